@@ -53,7 +53,7 @@ def _facts(run: RunFolder) -> tuple[str, str, str]:
 
     recipe = run.recipe()
     rows = read_metrics(run.metrics_file) if os.path.lexists(run.metrics_file) else []
-    total = run.total_steps()
+    total = run.environment().total_steps
     steps = f"{int(rows[-1]['step']) if rows else 0}" + (f" of {total}" if total else "")
     evaluations = {stored.conditions.subject: stored for stored in largest_evaluations(run)}
     if evaluations:

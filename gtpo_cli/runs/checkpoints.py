@@ -358,7 +358,7 @@ def finished_at(run: RunFolder, recipe: Recipe) -> int | None:
     It is also None if a killed process left files to remove, if the guard stopped the run at its last step, or if the
     number of steps is unknown. Raises CheckpointError if no checkpoint is intact.
     """
-    total = recipe.training.max_steps or run.total_steps()
+    total = recipe.training.max_steps or run.environment().total_steps
     store = CheckpointStore(run.checkpoints, keep_last=recipe.training.keep_last)
     if total is None or max(store.steps(), default=0) < total or store.leftovers():
         return None

@@ -225,11 +225,11 @@ class RunFolder:
         }
         self._write(self.environment_file, json.dumps(document, indent=2) + "\n")
 
-    def total_steps(self) -> int | None:
-        """The planned last step, None if it is not recorded. This is informative, so errors count as None."""
+    def environment(self) -> Environment:
+        """Read what the last start recorded. This is informative, so what is missing or damaged is None."""
         with contextlib.suppress(CheckpointError):
-            return read_json(self.environment_file, _Environment, CheckpointError).total_steps
-        return None
+            return read_json(self.environment_file, Environment, CheckpointError)
+        return Environment()
 
     def write_initial_entropy(self, document: dict[str, Any]) -> None:
         self._write(self.initial_entropy_file, json.dumps(document, indent=2) + "\n")
@@ -274,8 +274,11 @@ class _Problems:
 
 
 @dataclass(frozen=True, slots=True)
-class _Environment:
+class Environment:
+    """`total_steps`: the planned last step. `products`: the type of the output layer's products on that machine."""
+
     total_steps: Annotated[int, Field(ge=1)] | None = None
+    products: str | None = None
 
 
 def new_run(recipe: Recipe) -> tuple[Recipe, RunFolder]:

@@ -143,6 +143,12 @@ def build(job: TrainingJob, folder: RunFolder, *, say: Say, warn: Say) -> Iterat
     with Scorer(recipe.rewards, longest=recipe.rollout.max_completion_tokens) as scorer:
         setup = set_up(job, say=say, samples=recipe.generates, start=keep_start(recipe.model, folder))
         policy = setup.policy
+        before, now = folder.environment().products, setup.facts["products"]
+        if before not in (None, now):
+            say(
+                f"this machine multiplies in {now}, and the one before in {before} (environment.json): steps differ by "
+                "rounding from those that the run would have taken there"
+            )
         folder.write_environment(setup.facts | origin(folder))
         folder.keep_problems(job.problem_digests)
         sampler = load_sampler(policy, job, warn=warn) if recipe.generates else None

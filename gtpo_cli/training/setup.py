@@ -16,10 +16,11 @@ import torch
 from gtpo_cli.errors import CheckpointError
 from gtpo_cli.evaluation.probe import probe_entropy, right_at_first, undecided
 from gtpo_cli.job import TrainingJob
+from gtpo_cli.kernels.logprobs import factor_dtype
 from gtpo_cli.objective import Method
 from gtpo_cli.policy import Policy, load_policy
 from gtpo_cli.policy.engines import about_compiling
-from gtpo_cli.policy.loading import set_threads
+from gtpo_cli.policy.loading import dtype_name, set_threads
 from gtpo_cli.policy.sampler import Sampler
 from gtpo_cli.recipe.schema import ObjectiveRecipe
 from gtpo_cli.runs.folder import RunFolder
@@ -74,6 +75,7 @@ def set_up(
         "backend": engines.backend,
         "engine": engines.engine if samples else None,
         "device": str(policy.device),
+        "products": dtype_name(factor_dtype(policy.dtype, policy.device)),
         "threads": torch.get_num_threads(),
         "total_steps": data.order.total_steps,
         "problems": len(data.prompts),

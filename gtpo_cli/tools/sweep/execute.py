@@ -149,7 +149,7 @@ def _end_with_parent() -> None:
 def _step_words(run: SweepRun) -> str:
     folder = RunFolder(run.path)
     with suppress(OSError):
-        step, total = folder.metrics_file.read_bytes().count(b"\n"), folder.total_steps()
+        step, total = folder.metrics_file.read_bytes().count(b"\n"), folder.environment().total_steps
         return f"{run.key} step {step}" + (f" of {total}" if total else "")
     return f"{run.key} begins"
 

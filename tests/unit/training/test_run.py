@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -256,3 +257,21 @@ def test_weights_between_two_steps_are_not_saved(tmp_path: Path, monkeypatch: py
         trained(tmp_path / "run")
     assert not getattr(caught.value, "__notes__", [])
     assert list((tmp_path / "run/checkpoints").glob("step-*")) == []
+
+
+def test_a_resume_on_a_machine_that_multiplies_otherwise_says_so(tmp_path: Path) -> None:
+    run = trained(tmp_path / "run", "model.dtype=bfloat16")
+    here = run.environment().products
+    assert here in ("bfloat16", "float32")  # by the processor
+    job = Parts(run.recipe()).training_job()
+    for recorded in (here, "float64"):
+        file = run.environment_file
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"products": recorded}))
+        lines: list[str] = []
+        train(job, run, resume=True, quiet=True, say=lines.append)
+        told = [line for line in lines if line.startswith("this machine multiplies in")]
+        assert told == (
+            [f"this machine multiplies in {here}, and the one before in float64 (environment.json): steps differ by "
+             "rounding from those that the run would have taken there"] if recorded != here else []
+        )  # fmt: skip
+        assert run.environment().products == here
