@@ -1,5 +1,5 @@
-"""What several steps a generation (`rollout.steps_per_generation`) do for vLLM on a CPU. After `make real-model` and
-`make test-vllm`: `.venv-engines/bin/python benchmarks/ahead.py` (a quarter of an hour).
+"""What several steps a generation (`rollout.steps_per_generation`) do for vLLM on a CPU, and gtpo's own sampler beside
+it. After `make real-model` and `make test-vllm`: `.venv-engines/bin/python benchmarks/ahead.py` (a quarter of an hour).
 
 SmolLM2-135M with an adapter, 8 completions a step, as in the paper's recipes, of at most 32 tokens. Wall time:
 sampling and training are one process's, one after the other.
@@ -33,7 +33,8 @@ def run(*, rounds: int = 2) -> list[Figure]:
             tokens_a_second, steps_a_minute = trained(K)
             sampled[K].append(tokens_a_second)
             made[K].append(steps_a_minute)
-    figures = []
+    own = statistics.median(trained(1, engine="transformers")[0] for _ in range(rounds))
+    figures = [Figure("sampling, gtpo's own sampler", own, "tokens/s")]
     for K in STEPS_PER_GENERATION:
         words = f"{K} step{'s' * (K > 1)} a generation"
         more = statistics.median(a / b for a, b in zip(sampled[K], sampled[1], strict=True))
@@ -44,12 +45,12 @@ def run(*, rounds: int = 2) -> list[Figure]:
     return figures
 
 
-def trained(K: int) -> tuple[float, float]:
+def trained(K: int, *, engine: str = "vllm") -> tuple[float, float]:
     """Tokens a second while sampling, and steps a minute, of `gtpo train`."""
     settings = [
-        f"model.name={MODEL}", "model.lora={rank: 16, alpha: 32}", "rollout.engine=vllm", "rollout.prompts_per_step=1",
-        "rollout.group_size=8", f"rollout.steps_per_generation={K}", f"training.max_steps={STEPS}", "run_name=bench",
-        "rollout.max_completion_tokens=32",
+        f"model.name={MODEL}", "model.lora={rank: 16, alpha: 32}", f"rollout.engine={engine}",
+        "rollout.prompts_per_step=1", "rollout.group_size=8", f"rollout.steps_per_generation={K}",
+        f"training.max_steps={STEPS}", "run_name=bench", "rollout.max_completion_tokens=32",
         "objective.initial_entropy=1.8", "training.save_every=100",
     ]  # fmt: skip
     changes = [word for setting in settings for word in ("--set", setting)]

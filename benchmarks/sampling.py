@@ -1,4 +1,8 @@
-"""Sampling on a CPU against `transformers.generate`, on the built-in model. Run: `python benchmarks/sampling.py`."""
+"""Sampling on a CPU. Run: `python benchmarks/sampling.py [--long]`.
+
+Against `transformers.generate`, on the built-in model. --long: what a token costs by the length of completions and of
+the prompt, on the built-in model and, where it is here (`make real-model`), on SmolLM2-135M (ten minutes).
+"""
 
 from __future__ import annotations
 
@@ -58,6 +62,34 @@ def run(*, rounds: int = 15) -> list[Figure]:
     return figures
 
 
+SMOLLM2 = Path(__file__).resolve().parent.parent / "build/smollm2-135m"
+LENGTHS = ((48, 10), (384, 10), (1024, 10), (48, 600))  # tokens of the completions and of the prompt
+
+
+def long_completions(*, rounds: int = 3) -> list[Figure]:
+    """CPU milliseconds for a token of all eight completions of a prompt, on average over their length."""
+    torch.set_num_threads(1)
+    models = [("builtin:tiny", "float32")]
+    models += [(str(SMOLLM2), dtype) for dtype in ("float32", "bfloat16") if (SMOLLM2 / "config.json").is_file()]
+    figures = []
+    for model, dtype in models:
+        whole = "model.lora=null", "model.load_in_4bit=false", f"model.name={model}", f"model.dtype={dtype}"
+        policy = set_up(Parts(load_recipe("tiny_arithmetic", whole)).training_job(), say=lambda _: None).policy
+        assert isinstance(policy, TransformersPolicy)
+        policy.eos_token_ids, policy.max_seq_length = frozenset(), 2048
+        calls = {str(each): partial(sample_lengths, TransformersSampler(policy), *each) for each in LENGTHS}
+        seconds = interleaved(calls, rounds=rounds)
+        for (tokens, prompt), taken in zip(LENGTHS, seconds.values(), strict=True):
+            name = "the built-in model" if model.startswith("builtin:") else f"SmolLM2-135M, {dtype}"
+            what = f"a token of {GROUP} completions of {tokens}, after a prompt of {prompt}: {name}"
+            figures.append(Figure(what, 1000 * statistics.median(taken) / tokens, "ms"))
+    return figures
+
+
+def sample_lengths(sampler: TransformersSampler, tokens: int, prompt: int) -> None:
+    sampler.sample([[5 + place % 50 for place in range(prompt)]], GROUP, SamplingParams(max_completion_tokens=tokens))
+
+
 def sample(sampler: TransformersSampler, prompts: Sequence[Sequence[int]], counts: list[int]) -> None:
     rows = sampler.sample(prompts, GROUP, SamplingParams(max_completion_tokens=64, seed=len(counts)))
     counts.append(sum(len(completion.token_ids) for row in rows for completion in row))
@@ -84,8 +116,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("build/bench"))
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--long", action="store_true")
     arguments = parser.parse_args()
-    print(write(arguments.out, "sampling", TITLE, run(rounds=arguments.rounds)))
+    if arguments.long:
+        print(write(arguments.out, "sampling_long", TITLE, long_completions()))
+    else:
+        print(write(arguments.out, "sampling", TITLE, run(rounds=arguments.rounds)))
 
 
 if __name__ == "__main__":
