@@ -52,7 +52,7 @@ def prepacked(policy: TransformersPolicy, rows: int) -> tuple[Any, Product]:
     layers = plain_layers(policy.backbone)
     size = sum(base_of(layer).weight.numel() for layer in layers) + head[0].numel()
     multiplies = dtype in (torch.float32, torch.bfloat16) and factor_dtype(dtype, policy.device) == dtype
-    packs = policy.device.type == "cpu" and torch.backends.mkldnn.is_available() and multiplies
+    packs = policy.device.type == "cpu" and torch.backends.mkldnn.is_available() and multiplies  # type: ignore[no-untyped-call]
     if not packs or size * dtype.itemsize > _MOST_BYTES:
         return policy.backbone, partial(linear, weight=head[0], bias=head[1])
     pack = partial(prepack, dtype=dtype, rows=rows)
