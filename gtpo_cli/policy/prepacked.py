@@ -4,8 +4,9 @@ For a few rows, a product takes little longer than reading the weights, and torc
 every product. While completions are sampled the weights stay the same, so they are arranged once, with the operations
 of oneDNN with which torch's inductor prepacks frozen weights. The products are the same up to rounding.
 
-Adapters are merged into the copies. In bfloat16 that rounds a young adapter away, but no more than PEFT does, which
-adds the adapter's product to one that is rounded to 8 bits: both are as far from float32 (test_prepacked.py).
+A float32 copy has the adapter merged in. In bfloat16 a merged weight is rounded to 8 bits, and then the sampler's
+distribution is four times as far from the policy's (SmolLM2-135M after SFT: 0.039 nats in place of 0.010). So there the
+adapter stays two small products in its own type, as in PEFT.
 """
 
 from __future__ import annotations
@@ -60,8 +61,24 @@ def prepacked(policy: TransformersPolicy, rows: int) -> tuple[Any, Product]:
     memo: dict[int, Any] = {id(each): each for each in shared}
     for layer in layers:
         twin = memo[id(layer)] = copy.copy(layer)
-        twin.forward = pack(merged_weight(layer), base_of(layer).bias)
+        twin.forward = _product(layer, pack, merge=dtype == torch.float32)
     return copy.deepcopy(policy.backbone, memo), pack(*head)
+
+
+def _product(layer: Any, pack: Callable[..., Product], *, merge: bool) -> Product:
+    """Return what a linear layer computes with its adapters, merged into its weight or beside it."""
+    base, names = base_of(layer), active_adapters(layer)
+    if merge or not names:
+        return pack(merged_weight(layer), base.bias)
+    product = pack(base.weight, base.bias)
+    adapters = [(layer.lora_A[name].weight, layer.lora_B[name].weight * layer.scaling[name]) for name in names]
+
+    def with_adapters(x: Tensor) -> Tensor:
+        out = product(x)
+        deltas = (linear(linear(x.to(down.dtype), down), up) for down, up in adapters)
+        return sum(deltas, start=out).to(out.dtype)
+
+    return with_adapters
 
 
 # -- linear layers with and without an adapter ------------------------------------------------------------------------
@@ -85,9 +102,11 @@ def base_of(layer: Any) -> nn.Linear:
     return base
 
 
+def active_adapters(layer: Any) -> list[str]:
+    return list(layer.active_adapters) if hasattr(layer, "get_delta_weight") and not layer.disable_adapters else []
+
+
 def merged_weight(layer: Any) -> Tensor:
     """Return the weight of a linear layer plus its adapters."""
-    weight: Tensor = base_of(layer).weight
-    if hasattr(layer, "get_delta_weight") and not layer.disable_adapters:
-        weight = weight + sum(layer.get_delta_weight(name) for name in layer.active_adapters)
-    return weight
+    deltas = (layer.get_delta_weight(name) for name in active_adapters(layer))
+    return sum(deltas, start=base_of(layer).weight)

@@ -64,26 +64,17 @@ def test_the_copy_computes_what_the_model_does_with_and_without_its_adapter(dtyp
 
 
 @torch.no_grad()
-def test_an_adapter_merged_in_bfloat16_is_as_exact_as_one_beside_its_layer() -> None:
-    """The Kullback-Leibler divergence from float32, for adapters from young to grown: mean of all places."""
-    for size in (0.001, 0.01, 0.1):
-        policy = policy_with_adapter(torch.bfloat16)
-        for name, parameter in policy.model.named_parameters():
-            if "lora_B" in name:
-                parameter.mul_(size)
-        ids = torch.randint(8, 100, (16, 60))
-        weight = policy.lm_head[0].float()
+def test_rounding_in_bfloat16_is_the_policys_own_and_not_that_of_merged_weights() -> None:
+    """The mean |difference| of log-probabilities from the model's forward, which trains."""
+    policy = policy_with_adapter(torch.bfloat16)
+    ids, weight = torch.randint(8, 100, (16, 60)), policy.lm_head[0].float()
 
-        def logp(backbone: Any, ids: torch.Tensor = ids, weight: torch.Tensor = weight) -> torch.Tensor:
-            return (backbone(input_ids=ids).last_hidden_state.float() @ weight.T).log_softmax(dim=-1)
+    def logp(backbone: Any) -> torch.Tensor:
+        return (backbone(input_ids=ids).last_hidden_state.float() @ weight.T).log_softmax(dim=-1)
 
-        exact = logp(copy.deepcopy(policy.backbone).float())
-        beside, merged = (
-            (exact.exp() * (exact - logp(backbone))).sum(dim=-1).mean()
-            for backbone in (policy.backbone, prepacked(policy, 8)[0])
-        )
-        assert beside > 1e-4  # rounding shows
-        assert merged < 1.15 * beside
+    own, ours = logp(policy.backbone), logp(prepacked(policy, 8)[0])
+    merged = logp(copy.deepcopy(policy.model).merge_and_unload().get_decoder())
+    assert (ours - own).abs().mean() < 0.6 * (merged - own).abs().mean()
 
 
 @torch.no_grad()
