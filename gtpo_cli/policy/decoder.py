@@ -250,7 +250,9 @@ class LeanDecoder:
 
     def select(self, keep_R: Tensor) -> None:
         kept = keep_R.nonzero()[:, 0]  # selecting by index copies whole rows
-        self._cache = [cache.index_select(1, kept) for cache in self._cache]
+        for number, cache in enumerate(self._cache):  # within the room that there is
+            self._cache[number] = cache[:, : len(kept)]
+            self._cache[number][..., : self._used, :] = cache[..., : self._used, :].index_select(1, kept)
         self._hidden, self._positions = self._hidden[kept], self._positions[kept]
         if self._mask is not None:
             self._mask = self._mask[kept]

@@ -23,6 +23,7 @@ from torch.nn.functional import linear
 from gtpo_cli.kernels.logprobs import factor_dtype
 from gtpo_cli.policy.transformers_policy import TransformersPolicy
 
+_LEAST = 1 << 16  # weights of a layer; calls of oneDNN take longer than what smaller ones gain
 _MOST_BYTES = 4 << 30  # of copies; a larger model multiplies its weights as they are
 
 Product = Callable[[Tensor], Tensor]  # of (..., inputs) with a layer's weight
@@ -46,15 +47,15 @@ def prepack(weight: Tensor, bias: Tensor | None = None, *, dtype: torch.dtype, r
 def prepacked(policy: TransformersPolicy, rows: int) -> tuple[Any, Product]:
     """Return the policy's decoder and output layer with prepacked weights, as they are now; all else is shared.
 
-    They are the policy's own on a GPU, without oneDNN, beyond 4 GiB of copies, and in a type that this processor does
-    not multiply.
+    They are the policy's own on a GPU, without oneDNN, in a type that this processor does not multiply, beyond 4 GiB of
+    copies, and if no layer is large.
     """
     head, dtype = policy.lm_head, policy.dtype
-    layers = plain_layers(policy.backbone)
+    layers = [layer for layer in plain_layers(policy.backbone) if base_of(layer).weight.numel() >= _LEAST]
     size = sum(base_of(layer).weight.numel() for layer in layers) + head[0].numel()
     multiplies = dtype in (torch.float32, torch.bfloat16) and factor_dtype(dtype, policy.device) == dtype
     packs = policy.device.type == "cpu" and torch.backends.mkldnn.is_available() and multiplies  # type: ignore[no-untyped-call]
-    if not packs or size * dtype.itemsize > _MOST_BYTES:
+    if not packs or not layers or size * dtype.itemsize > _MOST_BYTES:
         return policy.backbone, partial(linear, weight=head[0], bias=head[1])
     pack = partial(prepack, dtype=dtype, rows=rows)
     shared = (policy.backbone.config, *policy.backbone.parameters(), *policy.backbone.buffers())
