@@ -23,6 +23,11 @@ def make(architecture: str = "llama", *, temperature: float = 1.0, max_seq_lengt
     return policy, TransformersSampler(policy)
 
 
+@pytest.fixture(autouse=True)
+def _small_layers_are_prepacked_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gtpo_cli.policy.prepacked._LEAST", 1)
+
+
 SHAPES: dict[Any, dict[str, Any]] = {LeanDecoder: BUILTIN_SHAPE, ModelDecoder: {}}
 
 
