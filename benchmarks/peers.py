@@ -327,8 +327,8 @@ def products(race: Race) -> dict[str, float]:
 
     packed = [(weight.shape[1], prepack(weight, dtype=dtype, rows=rows)) for weight in layers + head]
 
-    def forward(tokens: int) -> None:
-        for inputs, product in packed:
+    def forward(tokens: int, number: int) -> None:
+        for inputs, product in packed[:number]:
             product(torch.ones(tokens, inputs, dtype=dtype))
 
     def train(tokens: int, weights: list[Tensor]) -> None:
@@ -339,10 +339,10 @@ def products(race: Race) -> dict[str, float]:
     def seconds(work: Callable[[], object]) -> float:
         return statistics.median(interleaved({"": work}, rounds=3)[""])
 
-    sampled = race.tokens * seconds(partial(forward, rows))
+    sampled = race.tokens * seconds(partial(forward, rows, len(packed)))
     trained = seconds(partial(train, prompt + rows * (race.tokens - 1), layers))
     return {
-        "sampling": seconds(partial(forward, prompt)) + sampled,
+        "sampling": seconds(partial(forward, prompt, len(layers))) + sampled,
         "training": trained + seconds(partial(train, rows * race.tokens, head)),
     }
 
