@@ -73,7 +73,7 @@ def long_completions(*, rounds: int = 3) -> list[Figure]:
     models += [(str(SMOLLM2), dtype) for dtype in ("float32", "bfloat16") if (SMOLLM2 / "config.json").is_file()]
     figures = []
     for model, dtype in models:
-        whole = "model.lora=null", "model.load_in_4bit=false", f"model.name={model}", f"model.dtype={dtype}"
+        whole = "model.lora=null", "data.max_prompt_tokens=128", f"model.name={model}", f"model.dtype={dtype}"
         policy = set_up(Parts(load_recipe("tiny_arithmetic", whole)).training_job(), say=lambda _: None).policy
         assert isinstance(policy, TransformersPolicy)
         policy.eos_token_ids, policy.max_seq_length = frozenset(), 2048

@@ -64,7 +64,8 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     assert "ended" not in kept
     assert "code" not in kept["commands"][-1]  # that one was under way
     failed = [name for name, result in found.items() if result["ended"] != "well"]
-    logs = "".join((work / f"results/{name}.log").read_text()[-3000:] for name in failed)
+    files = [work / "server.log", *(work / f"results/{name}.log" for name in failed)]
+    logs = "".join(file.read_text()[-3000:] for file in files)
     assert done.returncode == 0, done.stdout + logs
     found["peers"]["log"] = (work / "results/peers.log").read_text()
     found["said"] = done.stdout.splitlines()

@@ -38,13 +38,17 @@ def serve(path: str) -> None:
                 request, streams, _, _ = socket.recv_fds(client, 1 << 16, 2)
                 pid = os.fork()
                 if pid == 0:
+                    listening.close()
                     _become(**json.loads(request), streams=streams)
                 for stream in streams:
                     os.close(stream)
-                client.send(f"{pid}\n".encode())
-                code = _ended(pid, client)
-                with contextlib.suppress(BrokenPipeError):
-                    client.send(f"{code}\n".encode())
+                _tell(client, pid)
+                _tell(client, _ended(pid, client))
+
+
+def _tell(client: socket.socket, number: int) -> None:
+    with contextlib.suppress(ConnectionError):  # it was killed: _ended sees that
+        client.send(f"{number}\n".encode())
 
 
 def _ended(pid: int, client: socket.socket) -> int:
