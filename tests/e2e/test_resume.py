@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import forks
 import pytest
-from commands import GTPO, Prepared, Run, comparable, contents, environment
+from commands import Prepared, Run, comparable, contents, environment
 
 from gtpo_cli.recipe import load_recipe
 
-STEPS = 18  # a busy machine may look only every few steps whether the moment to kill has come
 # Small but with all state there is: iterations, KL reference, schedule, best checkpoint.
 SETTINGS = [
     "rollout.prompts_per_step=2", "rollout.group_size=4", "rollout.max_completion_tokens=32",
     "objective.probe.num_prompts=16", "objective.num_iterations=2", "objective.kl_coef=0.01",
-    f"training.max_steps={STEPS}", "training.save_every=3", "training.keep_last=2", "tracking.log_completions_every=4",
+    "training.max_steps=12", "training.save_every=3", "training.keep_last=2", "tracking.log_completions_every=4",
     "data.limit=64",
 ]  # fmt: skip
 
@@ -30,17 +26,20 @@ def train_arguments(name: str, extra: list[str]) -> list[str]:
     return ["train", "--quiet", "--recipe", "tiny_arithmetic", *(a for o in overrides for a in ("--set", o))]
 
 
-def start_and_kill(folder: Path, arguments: list[str], when: Callable[[], bool], number: int = signal.SIGKILL) -> int:
-    """Start gtpo, send the signal as soon as `when()` holds, and return the exit code."""
-    command = forks.Command([*GTPO, *arguments], cwd=folder, env=environment())
-    deadline = time.monotonic() + 200
-    while not when():
-        assert command.runs(), f"ended before it could be killed: {command.wait().stderr}"
-        assert time.monotonic() < deadline, "the moment to kill never came"
-        time.sleep(0.002)
-    assert command.runs(), f"ended between the look and the signal: {command.wait().stdout}"
-    os.kill(command.pid, number)
-    return command.wait(timeout=100).returncode
+# gtpo, which sends itself a signal as soon as step 4 is logged: the first argument is the number of the signal.
+SIGNALLED = """
+import os, sys
+from gtpo_cli.cli.app import main
+from gtpo_cli.tracking.jsonl import JsonlTracker
+append = JsonlTracker.log
+def log(self, step, metrics):
+    append(self, step, metrics)
+    if step == 4: os.kill(os.getpid(), int(number))
+JsonlTracker.log = log
+_, number, *arguments = sys.argv
+sys.argv = ["gtpo", *arguments]
+main()
+"""
 
 
 def lines(run: Path) -> int:
@@ -61,10 +60,11 @@ def test_a_signal_finishes_the_step_saves_and_says_how_to_go_on(
 ) -> None:
     prepared(train_arguments("whole", extra))
     run = tmp_path / "runs" / "stopped"
-    assert start_and_kill(tmp_path, train_arguments("stopped", extra), lambda: lines(run) >= 4, number) == code
-    reached = lines(run)
-    assert 4 <= reached < STEPS
-    assert (run / "checkpoints" / f"step-{reached:06d}").is_dir()
+    (tmp_path / "signalled.py").write_text(SIGNALLED)
+    command = [str(tmp_path / "signalled.py"), str(int(number)), *train_arguments("stopped", extra)]
+    assert forks.run(command, cwd=tmp_path, env=environment()).returncode == code
+    assert lines(run) == 4
+    assert (run / "checkpoints" / "step-000004").is_dir()
     output = gtpo("train", "--quiet", "--resume").stdout  # the latest run is found by itself
     assert "resuming runs/stopped" in output
     assert comparable(run) == comparable(tmp_path / "runs" / "whole")
