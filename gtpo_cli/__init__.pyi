@@ -4,7 +4,6 @@ from .api import evaluate as evaluate
 from .api import train as train
 from .data import LoadedProblems as LoadedProblems
 from .data import PromptEncoder as PromptEncoder
-from .data import arithmetic_problems as arithmetic_problems
 from .data import load_problems as load_problems
 from .data import wrap_solution as wrap_solution
 from .errors import GtpoError as GtpoError
@@ -43,6 +42,7 @@ from .rewards import extract_answer as extract_answer
 from .rewards import format_reward as format_reward
 from .rewards import gold_is_usable as gold_is_usable
 from .rewards import is_strict_format as is_strict_format
+from .tasks.making import arithmetic_problems as arithmetic_problems
 from .types import Completion as Completion
 from .types import Group as Group
 from .types import Problem as Problem

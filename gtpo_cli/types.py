@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 FinishReason = Literal["stop", "length"]
 Place = Literal["tags", "boxed", "last_line", "hashes"]  # of an answer in a completion
@@ -31,6 +31,18 @@ class Tags:
     place: Place = "tags"
 
 
+STEADY = {"PYTHONHASHSEED": "0"}  # for processes that run tasks: sets of texts then have the same order in each
+
+
+class Entry(NamedTuple):
+    """A problem of a task that scores answers itself: the task's name, its configuration as JSON, and its own row of
+    the problem, pickled in base64."""
+
+    task: str
+    config: str
+    row: str
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
     """One question with its gold answer.
@@ -39,7 +51,8 @@ class Problem:
     line, if the data has one (SFT trains on it). `turns`: the chat, ending with the user's turn, if it is more than the
     question. `prompt`: the model's input including the system prompt, once known: turns for the chat template, or text
     without one. `opened`: the tags that end the prompt and belong to its completions, such as `<think>`. `columns`: the
-    unchanged row of the data, kept if the recipe has rewards of the user's own.
+    unchanged row of the data, kept if the recipe has rewards of the user's own. `entry`: set if a task scores the
+    answers; otherwise they are compared with `gold`.
     """
 
     id: str
@@ -51,6 +64,7 @@ class Problem:
     prompt: str | tuple[Turn, ...] = field(default=(), compare=False, repr=False)
     opened: str = field(default="", compare=False, repr=False)
     columns: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
+    entry: Entry | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +97,8 @@ class Verdict:
     `reward` is the weighted sum that training uses. `format_score` and `accuracy_score` are the unweighted parts
     (0..10). `strict_format`: all tags occur once each and in order, in any mode of the reward. `complete_format`: the
     reward's own mode gave the full score. `correct`: the extracted answer equals the gold answer. `timed_out`: the
-    comparison ran out of time or memory. `plugins` holds the unweighted score of each further reward by name: the
-    user's own, and `length` if it has a weight.
+    comparison ran out of time or memory. `failed`: the task's verifier raised an exception. `plugins`
+    holds the unweighted score of each further reward by name: the user's own, and `length` if it has a weight.
     """
 
     reward: float
@@ -95,6 +109,7 @@ class Verdict:
     correct: bool
     extracted: str | None
     timed_out: bool = False
+    failed: bool = False
     plugins: Mapping[str, float] = field(default_factory=dict)
 
     @property

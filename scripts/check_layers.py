@@ -19,7 +19,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("errors", "types", "seeds", "text", "entropy_filter"),
     ("recipe", "kernels", "hub"),
     ("objective", "runs", "terminal"),
-    ("tracking",),
+    ("tracking", "tasks"),
     ("rewards",),
     ("data", "estimators"),
     ("job",),

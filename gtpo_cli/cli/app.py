@@ -61,6 +61,10 @@ COMMANDS = {  # name: (module in cli/, with a function or group of the same name
         "probe_entropy",
         "Measure the initial entropy <H>_ini of the untrained model, which decides about the entropy filter.",
     ),
+    "tasks": (
+        "tasks",
+        "List the tasks that make their problems; show one's questions, answers and configuration.",
+    ),
     "sweep": (
         "sweep",
         "Train named variants of a recipe with several seeds, and compare them: every figure of the paper.",

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import typer
 
 from gtpo_cli.errors import EvaluationError, RecipeError
 from gtpo_cli.recipe import Recipe, build_recipe
-from gtpo_cli.recipe.data import GENERATED, Benchmark
+from gtpo_cli.recipe.data import GYM, KNOWN, is_task
 from gtpo_cli.recipe.schema import default_ks
 from gtpo_cli.recipe.yaml_text import parse_yaml
 from gtpo_cli.text import did_you_mean
@@ -67,11 +67,11 @@ def check_split(own: Recipe, changed: Recipe) -> None:
 def local_benchmarks(recipe: Recipe, data_path: Path | None) -> list[str] | None:
     """Return the recipe's benchmarks with generated ones replaced by `local`; None if --data-path replaces none."""
     names = list(recipe.evaluation.benchmarks)
-    generated = [name for name in names if name in GENERATED]
+    generated = [name for name in names if is_task(name)]
     if data_path is None or not generated:
         return None
     print(f"{generated[0]} is generated, so {data_path} is read as local (its columns: --set data.columns)", flush=True)
-    return ["local" if name in GENERATED else name for name in names]
+    return ["local" if is_task(name) else name for name in names]
 
 
 def with_options(
@@ -126,8 +126,7 @@ def _parse_ks(text: str, option: str, *, first: int) -> tuple[int, ...]:
 
 
 def _benchmark_name(name: str) -> str:
-    known = get_args(Benchmark)
-    if name not in known:
-        hint = did_you_mean(name, known, f"there are {', '.join(known)}")
+    if name not in KNOWN and not is_task(name):
+        hint = did_you_mean(name, KNOWN, f"there are {', '.join(KNOWN)}, {GYM}NAME (gtpo tasks), and FILE.py:CLASS")
         raise EvaluationError(f"--benchmark {name}: no such benchmark; {hint}")
     return name

@@ -136,10 +136,10 @@ def _is_path(data: str) -> bool:
 def trainable() -> list[str]:
     """List the benchmarks with a training split."""
     from gtpo_cli.data.benchmarks import BENCHMARKS
-    from gtpo_cli.recipe.data import GENERATED
+    from gtpo_cli.recipe.data import BUILT_IN
 
     hubs = {name: spec.hub for name, spec in BENCHMARKS.items()}
-    return [*(name for name, hub in hubs.items() if hub and "train" in (hub.splits or ())), *GENERATED]
+    return [*(name for name, hub in hubs.items() if hub and "train" in (hub.splits or ())), *BUILT_IN]
 
 
 def _check_given(model: str | None, data: str | None) -> None:
@@ -153,10 +153,12 @@ def _check_given(model: str | None, data: str | None) -> None:
 
 
 def _check_benchmark(name: str, data: str | None) -> None:
+    from gtpo_cli.recipe.data import is_task
+
     known = trainable() if data is None else benchmark_names()
     if name in ("local", "hub") and data is None:
         raise RecipeError(f"--benchmark {name}: means data of your own; name it with --data")
-    if name in known:
+    if name in known or is_task(name):
         return
     if name in benchmark_names():
         raise RecipeError(

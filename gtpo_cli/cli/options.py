@@ -6,13 +6,13 @@ import json
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, get_args
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gtpo_cli.errors import CheckpointError, ModelError, RecipeError
 from gtpo_cli.recipe import Recipe, build_recipe, load_recipe, shipped_recipes
-from gtpo_cli.recipe.data import PAPER_SYSTEM_PROMPT, PRESETS, Benchmark
+from gtpo_cli.recipe.data import KNOWN, PAPER_SYSTEM_PROMPT, PRESETS
 from gtpo_cli.runs.folder import RECIPE_FILE, RUNS, RunFolder, Trust, latest_run
 from gtpo_cli.terminal.streams import keep_output_for_json
 
@@ -53,7 +53,7 @@ def _on_json(ctx: typer.Context, value: bool) -> bool:
 
 def benchmark_names() -> list[str]:
     """List the benchmarks, for shell completion."""
-    return list(get_args(Benchmark))
+    return list(KNOWN)
 
 
 def _gpu_names() -> list[str]:

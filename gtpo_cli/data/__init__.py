@@ -1,6 +1,5 @@
 """Problems and prompts: benchmarks from the hub or files, the built-in tasks, the tokens of prompts."""
 
-from gtpo_cli.data.arithmetic import arithmetic_problems
 from gtpo_cli.data.preparation import Prepared, PromptOrder, prepare, usable_prompts
 from gtpo_cli.data.problems import DroppedRow, LoadedProblems, gold_check, load_problems, summarise_dropped
 from gtpo_cli.data.prompts import Prompt, PromptEncoder, completion_of, completion_text, encode_prompts, wrap_solution
@@ -12,7 +11,6 @@ __all__ = [
     "Prompt",
     "PromptEncoder",
     "PromptOrder",
-    "arithmetic_problems",
     "completion_of",
     "completion_text",
     "encode_prompts",

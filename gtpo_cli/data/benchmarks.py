@@ -11,7 +11,7 @@ from gtpo_cli.data.problems import LoadedProblems, Side, UsableCheck
 from gtpo_cli.data.reading import GoldReader, Split, boxed_gold, column_gold, gsm8k_gold, own_gold, read_table
 from gtpo_cli.errors import DataError
 from gtpo_cli.hub import offline_remedy, only_the_cache_if_unreachable
-from gtpo_cli.recipe.data import DEFAULT_SPLIT, GENERATED, OWN, SourceRecipe, dataset_parts
+from gtpo_cli.recipe.data import DEFAULT_SPLIT, OWN, SourceRecipe, dataset_parts, is_task
 from gtpo_cli.text import one_line
 from gtpo_cli.types import CodeName
 
@@ -73,7 +73,7 @@ def open_source(data: SourceRecipe) -> tuple[Table, str]:
 
 def hub_source(data: SourceRecipe) -> HubSource | None:
     """Return the place of a set on the hub; None for files and generated sets."""
-    if data.path is not None or data.benchmark in GENERATED:
+    if data.path is not None or is_task(data.benchmark):
         return None
     if data.dataset is not None:
         name, config, revision = dataset_parts(data.dataset)

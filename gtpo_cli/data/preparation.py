@@ -24,7 +24,7 @@ from gtpo_cli.data.problems import (
 from gtpo_cli.data.prompts import Prompt, PromptEncoder, count_words, encode_prompts
 from gtpo_cli.errors import DataError
 from gtpo_cli.recipe import Recipe
-from gtpo_cli.recipe.data import GENERATED, OWN, SourceRecipe
+from gtpo_cli.recipe.data import OWN, SourceRecipe, is_task
 from gtpo_cli.rewards.same_answer import is_text
 from gtpo_cli.seeds import derive_seed
 from gtpo_cli.text import counted, shown, some
@@ -219,7 +219,7 @@ def usable_prompts(
         notes.append(f"{source.name}: {counted(loaded.outside, 'row')} left out by data.where")
     if loaded.unused and source.benchmark in OWN:
         notes.append(f"{source.name}: no use is made of {some(loaded.unused)} (data.columns)")
-    if source.benchmark not in GENERATED:
+    if not is_task(source.benchmark):
         notes += _notes_on_golds(loaded.problems, as_mathematics=not recipe.rewards.takes_any_gold)
     own = sum(turn[0] == "system" for problem, _ in prompts for turn in problem.turns[:1])
     if own and data.system_prompt:

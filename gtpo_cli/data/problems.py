@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from gtpo_cli.errors import DataError
-from gtpo_cli.recipe.data import GENERATED, OWN, ColumnsRecipe, DataRecipe, SourceRecipe
+from gtpo_cli.recipe.data import OWN, ColumnsRecipe, DataRecipe, SourceRecipe, is_task
 from gtpo_cli.recipe.rewards import RewardsRecipe
 from gtpo_cli.types import Problem
 
@@ -54,7 +54,7 @@ def load_problems(
     id_prefix: str = "",
     with_columns: bool = False,
 ) -> LoadedProblems:
-    """Load the problems of a set from `data.path` or else from the hub; those of GENERATED are made from `seed`.
+    """Load the problems of a set from `data.path` or else from the hub; those of a task are made from `seed`.
 
     `data.limit` keeps a sample of the usable problems (`reading.read_table`). `is_usable` tells for each gold answer
     whether a reward can compare it; the default is `EqualityWorkers.usable_many` with new workers. `side` chooses a
@@ -68,8 +68,11 @@ def load_problems(
             f"data.columns: {data.benchmark} has its own columns, so this key has no effect; remove it, or use "
             "benchmark: local or hub"
         )
-    if data.benchmark in GENERATED:
-        return LoadedProblems(_generated(data, seed))
+    if is_task(data.benchmark):
+        from gtpo_cli.tasks.making import task_problems
+
+        made = task_problems(data.benchmark, data.config, data.split, seed, data.limit, id_prefix=id_prefix)
+        return LoadedProblems(made)
     from gtpo_cli.data.benchmarks import read_source
 
     if is_usable is not None:
@@ -78,20 +81,6 @@ def load_problems(
 
     with EqualityWorkers() as workers:
         return read_source(data, workers.usable_many, side=side, id_prefix=id_prefix, with_columns=with_columns)
-
-
-def _generated(data: SourceRecipe, seed: int) -> tuple[Problem, ...]:
-    if data.benchmark == "arithmetic":
-        from gtpo_cli.data.arithmetic import DEFAULT_COUNTS
-        from gtpo_cli.data.arithmetic import arithmetic_problems as problems
-    else:
-        from gtpo_cli.data.word_problems import DEFAULT_COUNTS
-        from gtpo_cli.data.word_problems import word_problems as problems
-    if data.split not in DEFAULT_COUNTS:
-        raise DataError(
-            f"data.split: {data.benchmark} has no split {data.split}; it has {' and '.join(DEFAULT_COUNTS)}"
-        )
-    return problems(data.limit or DEFAULT_COUNTS[data.split], split=data.split, seed=seed)
 
 
 def sources_with_prefix(data: DataRecipe) -> Iterator[tuple[SourceRecipe, str]]:

@@ -12,8 +12,8 @@ from gtpo_cli.data.problems import holds_nothing_out, sources_with_prefix
 from gtpo_cli.data.reading import has_column, value_in
 from gtpo_cli.errors import DataError
 from gtpo_cli.recipe import Recipe
-from gtpo_cli.recipe.data import DEFAULT_SPLIT, GENERATED, OWN, ColumnsRecipe, SourceRecipe
-from gtpo_cli.rewards import check_columns
+from gtpo_cli.recipe.data import DEFAULT_SPLIT, OWN, ColumnsRecipe, SourceRecipe, is_task
+from gtpo_cli.rewards import check_rewards
 from gtpo_cli.text import one_line, some
 
 MOST_PARTS = 50
@@ -50,9 +50,9 @@ def load_benchmark(
 
     `data_path` is a file, a folder with one file per split, or a folder with one such folder per benchmark. Without it,
     the recipe's `data.path` if that is a folder of this benchmark, or else the hub. `by`: see
-    `Benchmark`. Raises DataError, also for a split or path without effect; RewardError as `check_columns`.
+    `Benchmark`. Raises DataError, also for a split or path without effect; RewardError as `check_rewards`.
     """
-    if name in GENERATED and data_path is not None:
+    if is_task(name) and data_path is not None:
         raise DataError(f"benchmark {name}: is generated, so {data_path} would not be read; use --benchmark local")
     prompts, dropped, notes = list[Prompt](), 0, list[str]()
     sources = _sources(recipe, name, data_path)
@@ -79,7 +79,7 @@ def load_benchmark(
     notes += encoder.notes
     if not prompts:
         raise DataError(f"benchmark {name}: {'; '.join(notes)}; so no problem is left")
-    check_columns(recipe.rewards, [problem for problem, _ in prompts])
+    check_rewards(recipe.rewards, [problem for problem, _ in prompts])
     return Benchmark(name, split, prompts, dropped, tuple(notes), _parts(name, prompts, by) if by else {})
 
 
@@ -113,7 +113,7 @@ def _sources(recipe: Recipe, name: str, data_path: Path | None) -> list[tuple[So
         return [(found[0][0], "")] if data_path is not None or len(found) == 1 else found
     changes: dict[str, Any] = {"benchmark": name, "path": None, "dataset": None, "held_out": 0.0}
     if name not in OWN:  # the recipe's columns are for other data
-        changes |= {"columns": ColumnsRecipe(), "gold": "auto", "where": {}}
+        changes |= {"columns": ColumnsRecipe(), "gold": "auto", "where": {}, "config": {}}
     return [(data.model_copy(update=changes), "")]
 
 

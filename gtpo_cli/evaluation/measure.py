@@ -30,13 +30,15 @@ from gtpo_cli.evaluation.store import (
     problem_digest,
 )
 from gtpo_cli.policy.sampler import SamplingParams, sample, sample_blocks
+from gtpo_cli.recipe.data import GYM
 from gtpo_cli.recipe.schema import EvaluationRecipe
 from gtpo_cli.recipe.section import code_names
 from gtpo_cli.rewards import Scorer
 from gtpo_cli.runs.folder import RunFolder
 from gtpo_cli.runs.user_code import places_of
 from gtpo_cli.seeds import derive_seed
-from gtpo_cli.types import Completion, Group, Problem
+from gtpo_cli.tasks.gym import version as gym_version
+from gtpo_cli.types import CodeName, Completion, Group, Problem
 
 _COMPLETIONS_AT_ONCE = 256  # measured, graded and stored together
 _ENTROPIES = 1024  # of a sample: its mean is then known to two standard deviations of a completion's entropy over 32
@@ -49,7 +51,10 @@ def find_evaluation(run: RunFolder, benchmark: Benchmark, subject: Subject) -> S
     recipe = subject.job.recipe
     problems, settings = [problem for problem, _ in benchmark.prompts], recipe.decisive
     sampling = {key: settings.pop(key) for key in tuple(settings) if key.startswith("evaluation.")}
-    own = {name: filter(Path.is_file, places_of(name)) for _, name in code_names(recipe.rewards)}
+    names = [name for _, name in code_names(recipe.rewards)]
+    if isinstance(benchmark.name, CodeName):
+        names.append(benchmark.name)
+    own = {name: filter(Path.is_file, places_of(name)) for name in names}
     settings["rewards.plugins"] = {name: _digest_of(files) for name, files in own.items()}
     conditions = Conditions(
         benchmark=benchmark.name,
@@ -62,7 +67,7 @@ def find_evaluation(run: RunFolder, benchmark: Benchmark, subject: Subject) -> S
         **{key.removeprefix("evaluation."): value for key, value in sampling.items()},
         settings=settings,
         weights=subject.weights,
-        grader=grader_version(),
+        grader=grader_version() + (f", reasoning-gym {gym_version()}" if benchmark.name.startswith(GYM) else ""),
     )
     return evaluation_at(run, conditions)
 

@@ -41,6 +41,7 @@ from gtpo_cli.runs.files import (
     writing_run,
 )
 from gtpo_cli.runs.folder import RunFolder
+from gtpo_cli.text import file_name
 from gtpo_cli.types import FinishReason, Problem
 
 
@@ -308,7 +309,7 @@ class StoredEvaluation:
 def evaluation_at(run: RunFolder, conditions: Conditions) -> StoredEvaluation:
     """Return the stored or future evaluation with these conditions."""
     name = f"{conditions.subject}-n{conditions.samples}-{conditions.digest}"
-    return StoredEvaluation(run.evaluation / conditions.benchmark / name, conditions)
+    return StoredEvaluation(run.evaluation / file_name(conditions.benchmark) / name, conditions)
 
 
 def find_evaluations(run: RunFolder) -> list[StoredEvaluation]:

@@ -30,7 +30,7 @@ from gtpo_cli.machine.open_keys import LARGE, gpu_memory
 from gtpo_cli.policy.engines import why_auto_is_slow
 from gtpo_cli.policy.tiny import BUILTIN_PREFIX
 from gtpo_cli.recipe import Recipe
-from gtpo_cli.recipe.data import GENERATED
+from gtpo_cli.recipe.data import is_task
 from gtpo_cli.runs.folder import RunFolder
 from gtpo_cli.terminal.signals import Waiting
 from gtpo_cli.text import counted, some
@@ -148,12 +148,12 @@ def check_recipe(recipe: Recipe) -> list[str]:
         if absent[name] is None:
             load()
     sources = recipe.data.sources
-    if recipe.rewards.plugins and not any(absent.values()) and all(one.benchmark in GENERATED for one in sources):
+    if recipe.rewards.plugins and not any(absent.values()) and all(is_task(one.benchmark) for one in sources):
         from gtpo_cli.data import load_problems
-        from gtpo_cli.rewards import check_columns
+        from gtpo_cli.rewards import check_rewards
 
         first = [load_problems(source.model_copy(update={"limit": 1}), seed=recipe.seed) for source in sources]
-        check_columns(recipe.rewards, [problem for loaded in first for problem in loaded.problems])
+        check_rewards(recipe.rewards, [problem for loaded in first for problem in loaded.problems])
     return [f"{name}: there is no module {module} here" for name, module in absent.items() if module]
 
 
@@ -247,7 +247,7 @@ def _needs(parts: Parts, *, resumed: bool = False) -> list[Finding]:
             found.append(Finding(subject, "problem", str(error)))
     if all(finding.state == "ok" for finding in found):
         try:
-            parts.check_columns()
+            parts.check_rewards()
         except RewardError as error:
             found.append(Finding("rewards", "problem", str(error)))
         found += [Finding("prompts", "note", note) for note in parts.encoder.notes]
@@ -297,7 +297,7 @@ def _data(parts: Parts) -> str:
     except ModelError:
         return check_data(recipe)
     _ = parts.data, parts.held_out
-    return "; ".join(f"{s.benchmark}, made here" if s.benchmark in GENERATED else s.name for s in recipe.data.sources)
+    return "; ".join(f"{s.benchmark}, made here" if is_task(s.benchmark) else s.name for s in recipe.data.sources)
 
 
 def check_data(recipe: Recipe) -> str:
@@ -306,7 +306,7 @@ def check_data(recipe: Recipe) -> str:
 
     names = []
     for source in recipe.data.sources:
-        if source.benchmark in GENERATED:
+        if is_task(source.benchmark):
             names.append(f"{source.benchmark}, made here")
             continue
         first = source.model_copy(update={"limit": 1})

@@ -16,7 +16,7 @@ from gtpo_cli.policy.engines import on_transformers
 from gtpo_cli.policy.loading import has_tokenizer, load_config, read_model
 from gtpo_cli.policy.tiny import BUILTIN_PREFIX, resolve_name
 from gtpo_cli.recipe import Recipe
-from gtpo_cli.rewards import check_columns
+from gtpo_cli.rewards import check_rewards
 from gtpo_cli.runs.checkpoints import Checkpoint
 from gtpo_cli.training.best import check_keep_best
 
@@ -141,10 +141,10 @@ class Parts:
         except DataError as error:
             raise DataError(f"training.eval_every: there is nothing to evaluate on: {error}") from error
 
-    def check_columns(self) -> None:
-        """Raise RewardError for a reward that is missing or reads columns which the data do not have."""
+    def check_rewards(self) -> None:
+        """Raise RewardError for a reward that is missing or cannot be paid: see `rewards.check_rewards`."""
         if self.written.generates:
-            check_columns(self.written.rewards, [problem for problem, _ in self.data.prompts])
+            check_rewards(self.written.rewards, [problem for problem, _ in self.data.prompts])
 
     def job(self) -> Job:
         """Return what loading and sampling need. Raises ModelError."""
@@ -153,7 +153,7 @@ class Parts:
     def training_job(self) -> TrainingJob:
         """Return what training needs. Raises DataError, ModelError or RewardError for a part that cannot be found."""
         check_keep_best(self.written)
-        self.check_columns()
+        self.check_rewards()
         return TrainingJob(
             self.recipe, self.engines, self.model, self.encoder, self.data, self.held_out, self.closed.values
         )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, NamedTuple, get_args
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import AfterValidator, Field, JsonValue, model_validator
+from pydantic_core import PydanticKnownError
 
 from gtpo_cli.recipe.section import Count, NonEmpty, Section
 from gtpo_cli.types import CodeName
@@ -31,13 +32,13 @@ PRESETS: dict[str, str | None] = {
 }
 Preset = Literal["none", "gtpo", "qwen_boxed", "dapo", "verl_hashes"]
 
-Benchmark = Literal[
-    "gsm8k", "math", "math500", "aime24", "aime25", "amc23", "arithmetic", "word_problems", "local", "hub", "mixture"
-]  # fmt: skip
-GENERATED = {  # generated from a seed, without file or hub
+BUILT_IN = {  # tasks that gtpo makes from a seed, without file or hub
     "arithmetic": "chains of three additions and subtractions of one-digit numbers",
     "word_problems": "word problems of one operation",
 }
+GYM = "reasoning_gym/"  # and the name of one of its tasks
+KNOWN = ("gsm8k", "math", "math500", "aime24", "aime25", "amc23", *BUILT_IN, "local", "hub", "mixture")
+_GYM_TASK = re.compile(rf"{GYM}\w+")
 OWN = ("local", "hub")  # whose columns and gold answers the recipe describes
 OWN_KEYS = ("columns", "gold", "where", "held_out")  # that are for those alone
 DEFAULT_SPLIT = "train"
@@ -46,6 +47,26 @@ FILES = (".jsonl", ".json", ".parquet", ".csv", ".tsv")
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(?:[:@]|$)")
 _DATASET = re.compile(r"([^:@]+)(?::([^:@]+))?(?:@(.+))?")
 _FUNCTION = re.compile(r"(?:[A-Za-z_][\w.]*|[^:\0]+\.py):[A-Za-z_]\w*")
+
+
+def is_task(name: str) -> bool:
+    """Return whether a benchmark is a task, which makes its problems: built in, of reasoning-gym, or a class of the
+    user's own (file.py:Class, pkg.module:Class)."""
+    return name in BUILT_IN or _GYM_TASK.fullmatch(name) is not None or _FUNCTION.fullmatch(name) is not None
+
+
+def _benchmark(name: str) -> str:
+    if name not in KNOWN and not is_task(name):
+        known = ", ".join(map(repr, KNOWN))
+        raise PydanticKnownError("literal_error", {"expected": f"{known}, {GYM}NAME (gtpo tasks) or FILE.py:CLASS"})
+    return CodeName(name) if ":" in name else name
+
+
+Benchmark = Annotated[NonEmpty, AfterValidator(_benchmark)]
+
+
+def _source_name(name: str) -> str:
+    return CodeName(name) if _FUNCTION.fullmatch(name) else name
 
 
 def _known_gold(gold: str) -> str:
@@ -106,7 +127,14 @@ class ColumnsRecipe(Section):
 class SourceRecipe(Section):
     """One set of problems."""
 
-    benchmark: Benchmark = Field(description="which problems")
+    benchmark: Benchmark = Field(
+        description=f"which problems: {', '.join(KNOWN)}; a task of reasoning-gym ({GYM}chain_sum; gtpo tasks); or "
+        "your own (file.py:Class, pkg.module:Class; docs/tasks.md)"
+    )
+    config: dict[NonEmpty, JsonValue] = Field(
+        default_factory=dict,
+        description=f"a task's own keys, such as {{max_terms: 4}} for {GYM}chain_sum; in a mixture by its name",
+    )
     split: NonEmpty = Field(DEFAULT_SPLIT, description="split of the data set; leave it out for a single file")
     path: NonEmpty | None = Field(
         None,
@@ -158,8 +186,10 @@ class SourceRecipe(Section):
             found.append(f"{key}.path: benchmark: local needs a file or folder")
         if name == "hub" and self.dataset is None and self.path is None:
             found.append(f"{key}.dataset: benchmark: hub needs a data set's id, e.g. dataset: owner/name")
-        if name in GENERATED and self.path is not None:
+        if is_task(name) and self.path is not None:
             found.append(f"{key}.path: {name} is generated; remove {key}.path, or use benchmark: local")
+        if self.config and not is_task(name) and name != "mixture":
+            found.append(f"{key}.config: is for tasks, and {name} is none; remove the key")
         if name != "hub" and self.dataset is not None:
             found.append(f"{key}.dataset: is for benchmark: hub, not {name}; set {key}.benchmark: hub, or remove it")
         if name not in (*OWN, "mixture"):
@@ -173,10 +203,12 @@ class SourceRecipe(Section):
 
 
 class DataRecipe(SourceRecipe):
-    mixture: dict[NonEmpty, Annotated[float, Field(gt=0.0, le=1000.0)]] = Field(
-        default_factory=dict,
-        description="several sources with weights, {gsm8k: 2, mine.jsonl: 1}: benchmarks, files, and ids on the hub; "
-        "each problem comes at least once an epoch",
+    mixture: dict[Annotated[NonEmpty, AfterValidator(_source_name)], Annotated[float, Field(gt=0.0, le=1000.0)]] = (
+        Field(
+            default_factory=dict,
+            description="several sources with weights, {gsm8k: 2, mine.jsonl: 1}: benchmarks, tasks, files, and ids on "
+            "the hub; each problem comes at least once an epoch",
+        )
     )
     shuffle: bool = Field(True, description="new order each epoch")
     max_prompt_tokens: int = Field(4000, ge=1, description="longer prompts are dropped and counted")
@@ -198,7 +230,10 @@ class DataRecipe(SourceRecipe):
     def _source(self, name: str) -> SourceRecipe:
         """Return a source of the mixture. OWN_KEYS are those of files and hub sets."""
         where = _where(name)
-        own = {} if "benchmark" in where else {key: getattr(self, key) for key in OWN_KEYS}
+        if "benchmark" in where:
+            own = {"config": self.config.get(name, {})}
+        else:
+            own = {key: getattr(self, key) for key in OWN_KEYS}
         return SourceRecipe(split=self.split, limit=self.limit, **where, **own)
 
     def problems(self, key: str = "data") -> list[str]:
@@ -214,7 +249,12 @@ class DataRecipe(SourceRecipe):
         for name in ("path", "dataset"):
             if getattr(self, name) is not None:
                 found.append(f"{key}.{name}: is for one source; name it in data.mixture")
-        if all(source in get_args(Benchmark) for source in self.mixture):
+        found += [
+            f"{key}.config.{name}: is no task of this mixture; write each task's keys under its name there"
+            for name in self.config
+            if name not in self.mixture or not is_task(name)
+        ]
+        if all("benchmark" in _where(source) for source in self.mixture):
             for name in OWN_KEYS:
                 if getattr(self, name) != SourceRecipe.model_fields[name].get_default(call_default_factory=True):
                     found.append(f"{key}.{name}: is for files and hub sets, and this mixture has none; remove the key")
@@ -225,7 +265,7 @@ class DataRecipe(SourceRecipe):
 
 def _where(source: str) -> dict[str, Any]:
     """Return the keys that say where a source of a mixture is: a benchmark, a file or folder, or an id on the hub."""
-    if source in get_args(Benchmark):
+    if source in KNOWN or is_task(source):
         return {"benchmark": source}
     return {"dataset": source} if is_hub_id(source) else {"path": source}
 

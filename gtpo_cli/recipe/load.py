@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import yaml
 from pydantic import BaseModel, ValidationError
 
 from gtpo_cli.errors import RecipeError
-from gtpo_cli.recipe.data import PRESETS, implied_benchmark
+from gtpo_cli.recipe.data import KNOWN, PRESETS, implied_benchmark, is_task
 from gtpo_cli.recipe.methods import ANSWERS, METHODS
-from gtpo_cli.recipe.schema import BUILTIN_DEFAULTS, LONGEST_ROW, Benchmark, Recipe, default_ks
+from gtpo_cli.recipe.schema import BUILTIN_DEFAULTS, LONGEST_ROW, Recipe, default_ks
 from gtpo_cli.recipe.section import LARGEST, fields_of
 from gtpo_cli.recipe.yaml_text import parse_yaml
 from gtpo_cli.text import did_you_mean, nearest_of, shown
@@ -211,7 +211,8 @@ def _following(written: Mapping[str, Any]) -> dict[str, Any]:
     """Return the defaults that follow from values of other keys. Validation reports wrong values of those."""
     data, rollout, evaluation = (_section(written, name) for name in ("data", "rollout", "evaluation"))
     follow: dict[str, Any] = {}
-    if (benchmark := data.get("benchmark", implied_benchmark(data))) in get_args(Benchmark):
+    benchmark = data.get("benchmark", implied_benchmark(data))
+    if isinstance(benchmark, str) and (benchmark in KNOWN or is_task(benchmark)):
         follow["evaluation.benchmarks"] = [benchmark]
     if (longest := _length(rollout.get("max_completion_tokens"))) is not None:
         follow["evaluation.max_completion_tokens"] = longest

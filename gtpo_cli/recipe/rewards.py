@@ -30,6 +30,10 @@ class AccuracyRewardRecipe(Section):
     equality: Literal["mathematics", "text"] = Field(
         "mathematics", description="how answers are compared; text: as written, except white space"
     )
+    partial_credit: bool = Field(
+        False, description="pay what a task gives for an answer that is partly right; false: only for a right one"
+    )
+    pays_nonsense: bool = Field(False, description="take a task although it pays for an empty or a senseless answer")
 
 
 class LengthRewardRecipe(Section):
@@ -56,7 +60,7 @@ class RewardsRecipe(Section):
     )
     format: FormatRewardRecipe = Field(default_factory=FormatRewardRecipe, description="for the form: 0, 1 or 10")
     accuracy: AccuracyRewardRecipe = Field(
-        default_factory=AccuracyRewardRecipe, description="for the right answer: 0 or 10"
+        default_factory=AccuracyRewardRecipe, description="for the right answer: 0 to 10"
     )
     length: LengthRewardRecipe = Field(default_factory=LengthRewardRecipe, description="for the length: 0 to -1")
     plugins: tuple[PluginRewardRecipe, ...] = Field((), description="rewards of your own")

@@ -96,6 +96,10 @@ def code_names(value: Any, key: str = "") -> Iterator[tuple[str, CodeName]]:
     elif isinstance(value, (tuple, list)):
         for number, item in enumerate(value):
             yield from code_names(item, f"{key}.{number}")
+    elif isinstance(value, dict):
+        for name, item in value.items():
+            yield from code_names(name, key)
+            yield from code_names(item, f"{key}.{name}")
 
 
 def recipe_differences(recipes: Sequence[BaseModel]) -> list[tuple[str, list[Any]]]:

@@ -2,7 +2,7 @@
 
 from gtpo_cli.rewards.equality import EqualityWorkers, answers_equal, gold_is_usable
 from gtpo_cli.rewards.extract import extract_answer, format_reward, is_strict_format
-from gtpo_cli.rewards.score import Scorer, accuracy_reward, check_columns, try_rewards
+from gtpo_cli.rewards.score import Scorer, accuracy_reward, check_rewards, try_rewards
 from gtpo_cli.types import Tags
 
 __all__ = [
@@ -11,7 +11,7 @@ __all__ = [
     "Tags",
     "accuracy_reward",
     "answers_equal",
-    "check_columns",
+    "check_rewards",
     "extract_answer",
     "format_reward",
     "gold_is_usable",

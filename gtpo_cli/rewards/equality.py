@@ -24,9 +24,10 @@ from typing import Any, Literal, NamedTuple, Self
 
 from gtpo_cli.errors import RewardError
 from gtpo_cli.rewards.same_answer import equal, usable
+from gtpo_cli.types import STEADY, Entry
 
-# Gold answer, predicted answer, and the question if a copy from it does not count.
-Pair = tuple[str, str] | tuple[str, str, str | None]
+# Gold answer, predicted answer, the question if a copy from it does not count, and the entry if a task scores.
+Pair = tuple[str, str] | tuple[str, str, str | None] | tuple[str, str, str | None, Entry | None]
 
 PATIENCE = 10  # seconds of wall time for each second of a worker's processor time
 _START_SECONDS = 120.0  # for importing sympy on a busy machine
@@ -102,11 +103,18 @@ def usable_without_algebra(gold: str) -> bool | None:
 
 @dataclass(frozen=True, slots=True)
 class Equality:
-    """Whether a gold and a predicted answer are equal. False if the question timed out or killed its worker twice."""
+    """The score of an answer: 1 if it equals the gold answer, else 0; a task's own from 0 to 1. It is 0 if the question
+    timed out or killed its worker twice, or if the task raised an exception (`failed` says which)."""
 
-    equal: bool
+    score: float
     timed_out: bool = False
     crashed: bool = False
+    failed: str | None = None
+
+    @property
+    def equal(self) -> bool:
+        """Whether the answer is right: only a score of 1 is."""
+        return self.score == 1.0
 
 
 class _Question(NamedTuple):
@@ -115,6 +123,7 @@ class _Question(NamedTuple):
     gold: str
     predicted: str | None
     question: str | None
+    entry: Entry | None
     seconds: float
 
 
@@ -169,22 +178,21 @@ class EqualityWorkers:
         """Return the ids of the running processes, for monitoring."""
         return [worker.process.pid for worker in self._workers]
 
-    def begin(self, gold: str, predicted: str, question: str | None = None) -> None:
+    def begin(self, pair: Pair) -> None:
         """Start to compare a pair for a later `equal_many`, only to save time."""
-        self._answer(_Question(gold, predicted, question, self.timeout_seconds))
+        self._answer(_asked(pair, self.timeout_seconds))
 
     def equal_many(self, pairs: Sequence[Pair], *, timeout_seconds: float | None = None) -> list[Equality]:
-        """Compare each (gold, predicted[, question]) as `answers_equal` does, in the order of `pairs`.
+        """Compare each pair as `answers_equal` does, or ask the task of its entry, in the order of `pairs`.
 
-        Equal pairs share a grade.
+        Equal pairs share a grade. Raises RewardError if a task cannot be loaded.
         """
-        seconds = timeout_seconds or self.timeout_seconds
-        return self._answers([_Question(pair[0], pair[1], *(pair[2:] or (None,)), seconds) for pair in pairs])
+        return self._answers([_asked(pair, timeout_seconds or self.timeout_seconds) for pair in pairs])
 
     def usable_many(self, golds: Sequence[str], *, timeout_seconds: float | None = None) -> list[bool]:
         """Return for each gold answer whether it can be compared. See `gold_is_usable`."""
         seconds = timeout_seconds or self.timeout_seconds
-        return [found.equal for found in self._answers([_Question(gold, None, None, seconds) for gold in golds])]
+        return [found.equal for found in self._answers([_Question(gold, None, None, None, seconds) for gold in golds])]
 
     def _answers(self, questions: Sequence[_Question]) -> list[Equality]:
         try:
@@ -204,7 +212,7 @@ class EqualityWorkers:
         decided = self._at_once(question)
         if decided is not None:
             answer: Future[Equality] = Future()
-            answer.set_result(Equality(decided))
+            answer.set_result(Equality(float(decided)))
             return answer
         with self._lock:
             if question not in self._begun:
@@ -214,6 +222,8 @@ class EqualityWorkers:
 
     def _at_once(self, question: _Question) -> bool | None:
         gold, predicted = question.gold, question.predicted
+        if question.entry is not None:
+            return None
         if self._is_text:
             return same_text(gold, gold if predicted is None else predicted)
         if predicted is None:
@@ -229,19 +239,22 @@ class EqualityWorkers:
                 reply = worker.ask(question)
             except TimeoutError:
                 self._drop(worker)
-                return Equality(equal=False, timed_out=True)
+                return Equality(0.0, timed_out=True)
+            except RewardError:
+                self._drop(worker)
+                raise
             if reply is not None:
                 if reply.get("retires"):
                     self._drop(worker)
                 else:
                     with self._lock:
                         self._idle.append(worker)
-                return Equality(reply["verdict"])
+                return Equality(reply["score"], failed=reply.get("failed"))
             self._drop(worker)
             if worker.process.returncode == -signal.SIGPROF:  # its time is up
-                return Equality(equal=False, timed_out=True)
+                return Equality(0.0, timed_out=True)
             crashes += 1
-        return Equality(equal=False, crashed=True)
+        return Equality(0.0, crashed=True)
 
     def _take(self) -> _Worker:
         """Return a ready worker, idle or new."""
@@ -273,10 +286,16 @@ class EqualityWorkers:
             self._workers.remove(worker)
 
 
+def _asked(pair: Pair, seconds: float) -> _Question:
+    question, entry = (*pair[2:], None, None)[:2]
+    return _Question(pair[0], pair[1], question, entry, seconds)
+
+
 class _Worker:
     """One grading process, which may die at any time."""
 
     def __init__(self) -> None:
+        self._loaded = set[tuple[str, str]]()
         try:
             self.process = subprocess.Popen(
                 # -P: the user's folder must not shadow the modules that a worker imports.
@@ -285,21 +304,32 @@ class _Worker:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,  # Ctrl-C in the terminal goes only to the caller
+                env=os.environ | STEADY,
             )
         except OSError as error:
             raise RewardError(f"a grading worker cannot be started: {error}; free memory or processes") from error
 
-    def ask(self, question: _Question) -> dict[str, bool] | None:
-        """Send a question and return the `reply`."""
+    def ask(self, question: _Question) -> dict[str, Any] | None:
+        """Send a question and return the `reply`. A task is loaded first, outside the time limit."""
+        if question.entry is not None and (task := question.entry[:2]) not in self._loaded:
+            loaded = self._send({"load": task}, _START_SECONDS)
+            if loaded is None:
+                return None
+            if error := loaded.get("error"):
+                raise RewardError(error)
+            self._loaded.add(task)
+        return self._send(question._asdict(), PATIENCE * question.seconds)
+
+    def _send(self, message: dict[str, Any], seconds: float) -> dict[str, Any] | None:
         assert self.process.stdin is not None
         try:
-            self.process.stdin.write(json.dumps(question._asdict()).encode() + b"\n")
+            self.process.stdin.write(json.dumps(message).encode() + b"\n")
             self.process.stdin.flush()
         except BrokenPipeError:
             return None
-        return self.reply(PATIENCE * question.seconds)
+        return self.reply(seconds)
 
-    def reply(self, seconds: float) -> dict[str, bool] | None:
+    def reply(self, seconds: float) -> dict[str, Any] | None:
         """Return the process's next line; None if it died. Raises TimeoutError after so many seconds."""
         assert self.process.stdout is not None
         deadline = time.monotonic() + seconds
@@ -313,7 +343,7 @@ class _Worker:
                 if not chunk:
                     return None
                 received += chunk
-        message: dict[str, bool] = json.loads(received)
+        message: dict[str, Any] = json.loads(received)
         return message
 
     def end(self) -> None:

@@ -6,9 +6,12 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import defaultdict
 from collections.abc import Sequence
+from statistics import fmean
 from typing import TYPE_CHECKING, Literal, Self
 
+from gtpo_cli.errors import RewardError
 from gtpo_cli.rewards.equality import Equality, EqualityWorkers, Pair, answers_equal, same_text
 from gtpo_cli.rewards.extract import (
     FULL_MARKS,
@@ -18,21 +21,59 @@ from gtpo_cli.rewards.extract import (
     format_reward,
     is_strict_format,
 )
+from gtpo_cli.text import counted, shown
 from gtpo_cli.types import Completion, Group, Problem, Tags, Verdict
 
 if TYPE_CHECKING:
-    from gtpo_cli.recipe.rewards import RewardsRecipe
+    from gtpo_cli.recipe.rewards import AccuracyRewardRecipe, RewardsRecipe
     from gtpo_cli.rewards.user_reward import UserReward
 
 
-def check_columns(recipe: RewardsRecipe, problems: Sequence[Problem]) -> None:
-    """Raise RewardError for a plug-in that cannot be loaded, or that needs a column which none of the problems has."""
-    if not recipe.plugins:
-        return
-    from gtpo_cli.rewards.user_reward import check_plugin_columns, load_plugin
+def check_rewards(recipe: RewardsRecipe, problems: Sequence[Problem]) -> None:
+    """Raise RewardError for a plug-in that cannot be loaded, or that needs a column which none of the problems has; and
+    for a task whose verifier does not take its own answers, or pays for nonsense."""
+    if recipe.plugins:
+        from gtpo_cli.rewards.user_reward import check_plugin_columns, load_plugin
 
-    for plugin in recipe.plugins:
-        check_plugin_columns(plugin.name, load_plugin(plugin.name), problems)
+        for plugin in recipe.plugins:
+            check_plugin_columns(plugin.name, load_plugin(plugin.name), problems)
+    tasks = defaultdict[tuple[str, str], list[Problem]](list)
+    for problem in problems if recipe.accuracy.weight else ():
+        if problem.entry is not None and len(first := tasks[problem.entry[:2]]) < TRIED:
+            first.append(problem)
+    if tasks:
+        with EqualityWorkers(1) as workers:
+            for (name, _), first in tasks.items():
+                _check_verifier(name, first, recipe.accuracy, workers)
+
+
+TRIED = 8  # problems of each task
+NONSENSE = ("", "zzz")
+LEAST_PAY = 0.1  # of partial credit on average: some verifiers give 0.01 or 0.05 for any text
+
+
+def _check_verifier(
+    name: str, problems: Sequence[Problem], accuracy: AccuracyRewardRecipe, workers: EqualityWorkers
+) -> None:
+    known = [problem for problem in problems if problem.gold]
+    given = workers.equal_many([(problem.gold, problem.gold, None, problem.entry) for problem in known])
+    for problem, grade in zip(known, given, strict=True):
+        if not grade.equal:
+            why = grade.failed or ("it ran out of time or memory" if grade.timed_out or grade.crashed else "")
+            raise RewardError(
+                f"{name}: its score() gives its own answer {shown(problem.gold)} to {shown(problem.question)} "
+                f"{grade.score:g}{f' ({why})' if why else ''}; only a score of 1 is right, so nothing could be learned"
+            )
+    for text in () if accuracy.pays_nonsense else NONSENSE:
+        grades = workers.equal_many([("", text, None, problem.entry) for problem in problems])
+        right, paid = sum(grade.equal for grade in grades), fmean(grade.score for grade in grades)
+        if right > len(problems) / 2 or (accuracy.partial_credit and paid >= LEAST_PAY):
+            what = f"answer {shown(text)}" if text else "empty answer"
+            raise RewardError(
+                f"{name}: its score() pays for nonsense: for the {what} it gives {paid:.2g} on average over "
+                f"{counted(len(problems), 'question')}; choose another task, or take it with "
+                "rewards.accuracy.pays_nonsense: true"
+            )
 
 
 def try_rewards(recipe: RewardsRecipe, problem: Problem, completion: Completion) -> None:
@@ -118,7 +159,7 @@ class Scorer:
             plugin.begin(problem, completion)
         pair = self._pair(problem, completion)
         if pair is not None:
-            self.workers.begin(*pair)
+            self.workers.begin(pair)
 
     def score(self, problem: Problem, completions: Sequence[Completion]) -> tuple[Verdict, ...]:
         """Return a verdict for each completion of one problem, in order."""
@@ -134,7 +175,7 @@ class Scorer:
         pairs = [[self._pair(group.problem, completion) for completion in group.completions] for group in groups]
         given = [pair for own in pairs for pair in own if pair is not None]
         grades: dict[Pair | None, Equality] = dict(zip(given, self.workers.equal_many(given), strict=True))
-        grades[None] = Equality(equal=False)
+        grades[None] = Equality(0.0)
         scores = {name: iter(wait()) for name, wait in waiting}
         return [
             dataclasses.replace(
@@ -150,9 +191,10 @@ class Scorer:
         ]
 
     def _pair(self, problem: Problem, completion: Completion) -> Pair | None:
-        """Return the pair to compare, with the question, whose copies do not count. None without an answer."""
+        """Return the pair to compare, with the question, whose copies do not count, and the entry of a task that
+        scores. None without an answer."""
         answer = self._answer(problem.opened + completion.text)
-        return None if answer is None else (problem.gold, answer, problem.question)
+        return None if answer is None else (problem.gold, answer, problem.question, problem.entry)
 
     def _answer(self, text: str) -> str | None:
         return extract_answer(text, mode=self._recipe.format.mode, tags=self._recipe.tags)
@@ -161,7 +203,7 @@ class Scorer:
         recipe, text = self._recipe, problem.opened + completion.text
         tags = recipe.tags
         format_score = format_reward(text, mode=recipe.format.mode, tags=tags)
-        accuracy_score = FULL_MARKS if grade.equal else 0.0
+        accuracy_score = FULL_MARKS * (grade.score if recipe.accuracy.partial_credit else grade.equal)
         if recipe.length.weight:
             assert self._longest is not None
             own["length"] = length_penalty(
@@ -177,5 +219,6 @@ class Scorer:
             correct=grade.equal,
             extracted=self._answer(text),
             timed_out=grade.timed_out or grade.crashed,  # crashed: the memory limit
+            failed=grade.failed is not None,
             plugins=own,
         )

@@ -1,29 +1,39 @@
 """One grading worker, which reads questions and writes answers as lines of JSON. `EqualityWorkers` starts it.
 
-    {"gold": "1/2", "predicted": "0.5", "question": null, "seconds": 5.0}  ->  {"verdict": true}  are they equal?
-    {"gold": "1/2", "predicted": null, "question": null, "seconds": 5.0}   ->  {"verdict": true}  is the gold usable?
+    {"gold": "1/2", "predicted": "0.5", "question": null, "seconds": 5.0}  ->  {"score": 1.0}  are they equal?
+    {"gold": "1/2", "predicted": null, "question": null, "seconds": 5.0}   ->  {"score": 1.0}  is the gold usable?
+    {"load": ["reasoning_gym/gcd", "{}"]}                                  ->  {"ready": true}  load a task, or "error"
+    {"entry": ["reasoning_gym/gcd", "{}", "gASV..."], "predicted": "6", "seconds": 5.0}  ->  {"score": 1.0}  by a task
 
-"question" is the problem's, if copies from it do not count as answers.
+"question" is the problem's, if copies from it do not count as answers. "entry": see `types.Entry`. An exception of a
+task adds "failed", and the score is 0.
 
-A worker that grew large adds "retires" to its answer ({"verdict": true, "retires": true}) and is replaced.
+A worker that grew large adds "retires" to its answer ({"score": 1.0, "retires": true}) and is replaced.
 
 Before the first answer it writes {"ready": true}, so that the time to import sympy does not count.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 import os
+import pickle
 import resource
 import signal
 import sys
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
+from gtpo_cli.errors import GtpoError
 from gtpo_cli.rewards.equality import PATIENCE
+from gtpo_cli.text import describe
+
+if TYPE_CHECKING:
+    from gtpo_cli.tasks import Scores
 
 MEMORY_LIMIT_BYTES = 1024**3  # of address space
-RETIRE_BYTES = 256 * 1024**2  # of memory in use after an answer; a larger worker retires to free its caches
+RETIRE_BYTES = 256 * 1024**2  # in use after an answer, without tasks; a larger worker retires to free its caches
 _GRACE_SECONDS = 10.0
 
 
@@ -37,24 +47,56 @@ def main() -> None:
 
     same_mathematics("(x+1)^2", "x^2+2x+1")  # load what sympy loads on first use before the first answer
     _reply(replies, {"ready": True})
+    tasks: dict[tuple[str, str], Scores] = {}
+    loaded_bytes = 0
     for line in sys.stdin:
         question = json.loads(line)
+        if load := question.get("load"):
+            before = _resident_bytes()
+            _reply(replies, _loaded(tasks, *load))
+            loaded_bytes += _resident_bytes() - before
+            continue
         # Processor time, so that a busy machine changes no grade. The kernel ends the process even inside C code.
         signal.setitimer(signal.ITIMER_PROF, question["seconds"])
         # The caller kills a worker that got too little of it. If the caller is dead, the kernel does.
         signal.setitimer(signal.ITIMER_REAL, PATIENCE * question["seconds"] + _GRACE_SECONDS)
+        gold, predicted = question["gold"], question["predicted"]
+        failed: dict[str, Any] = {}
         try:
-            if question["predicted"] is None:
-                verdict = usable(question["gold"], parses)
+            if question["entry"] is not None:
+                name, config, row = question["entry"]
+                score, failed = _scored(tasks[name, config], row, predicted)
+            elif predicted is None:
+                score = float(usable(gold, parses))
             else:
-                gold, predicted = question["gold"], question["predicted"]
-                verdict = equal(gold, predicted, same_mathematics, question=question["question"])
+                score = float(equal(gold, predicted, same_mathematics, question=question["question"]))
         except MemoryError:
             os._exit(1)  # full caches would starve the next answers; the caller starts a new worker
         for timer in (signal.ITIMER_PROF, signal.ITIMER_REAL):
             signal.setitimer(timer, 0.0)
-        retires = {"retires": True} if _resident_bytes() > RETIRE_BYTES else {}
-        _reply(replies, {"verdict": verdict, **retires})
+        retires = {"retires": True} if _resident_bytes() > RETIRE_BYTES + loaded_bytes else {}
+        _reply(replies, {"score": score, **failed, **retires})
+
+
+def _loaded(tasks: dict[tuple[str, str], Scores], name: str, config: str) -> dict[str, Any]:
+    from gtpo_cli.tasks import find_task
+
+    try:
+        tasks[name, config] = find_task(name, json.loads(config))  # type: ignore[assignment]  # only those with a score
+    except GtpoError as error:
+        return {"error": str(error)}
+    return {"ready": True}
+
+
+def _scored(task: Scores, row: str, answer: str) -> tuple[float, dict[str, Any]]:
+    """Return a task's score and, if it raised one or gave no number from 0 to 1, what is wrong."""
+    try:
+        score = float(task.score(pickle.loads(base64.b64decode(row)), answer))  # gtpo's own process made it
+    except MemoryError:
+        raise
+    except BaseException as error:  # noqa: BLE001  # sys.exit too
+        return 0.0, {"failed": describe(error)}
+    return (score, {}) if 0.0 <= score <= 1.0 else (0.0, {"failed": f"its score {score} is not from 0 to 1"})
 
 
 def _limit_memory() -> None:
@@ -74,7 +116,7 @@ def _resident_bytes() -> int:
     return int(pages) * resource.getpagesize()
 
 
-def _reply(replies: TextIO, message: dict[str, bool]) -> None:
+def _reply(replies: TextIO, message: dict[str, Any]) -> None:
     replies.write(json.dumps(message) + "\n")
     replies.flush()
 

@@ -98,6 +98,8 @@ _DECLARED = (
            "such tokens with r outside the clip range, whatever the sign of their coefficient / such tokens"),
     Metric("rewards/timeouts", "completions", "less",
            "completions whose comparison ran out of time or memory (accuracy 0)"),
+    Metric("rewards/errors", "completions", "less",
+           "completions over which a task's verifier raised an exception (accuracy 0)"),
     Metric("time/sample", "s", "less",
            "sampling, all of it in a generation's first step"),
     Metric("time/reward", "s", "less", "scoring, likewise"),

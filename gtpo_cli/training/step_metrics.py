@@ -87,6 +87,7 @@ def _reward_metrics(groups: Sequence[Group]) -> dict[str, float]:
         "completions/truncated_share": statistics.fmean(completion.truncated for completion in completions),
         "completions/empty_share": statistics.fmean(not completion.token_ids for completion in completions),
         "rewards/timeouts": float(sum(verdict.timed_out for verdict in verdicts)),
+        "rewards/errors": float(sum(verdict.failed for verdict in verdicts)),
     }
     for name in verdicts[0].plugins:
         metrics[f"rewards/{name}_mean"] = statistics.fmean(verdict.plugins[name] for verdict in verdicts)

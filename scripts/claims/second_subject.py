@@ -15,12 +15,12 @@ from arms import ARMS
 from claim_runs import Run, append, make_all, train_anew, written
 from outcomes import GREEDY, Subject, accuracy, sampled_scores
 
-from gtpo_cli.data.word_problems import word_problems
 from gtpo_cli.machine.resolve import Parts
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.recipe.load import load_recipe
 from gtpo_cli.rewards import Scorer
 from gtpo_cli.runs.checkpoints import choose_checkpoint
+from gtpo_cli.tasks.making import task_problems
 
 MODEL = Path(__file__).resolve().parents[2] / "build" / "smollm2-135m"
 REAL_ARMS, REAL_SEEDS, REAL_STEPS = ("grpo", "uniform", "correction", "gtpo"), (1, 2, 3), 25
@@ -49,7 +49,7 @@ def make_one(run: Run, build: Path) -> tuple[dict[str, Any], list[dict[str, Any]
     recipe = _recipe_of(run, build)
     folder = train_anew(run, recipe, ARMS["sft" if run == START else run.arm], build)
     checkpoint = choose_checkpoint(folder, "last")
-    problems = word_problems(PROBLEMS, split="test", seed=0)
+    problems = task_problems("word_problems", {}, "test", 0, PROBLEMS)
     with Scorer(recipe.rewards, longest=recipe.rollout.max_completion_tokens) as scorer:
         subject = Subject(recipe, checkpoint, scorer)
         greedy = subject.answers(problems, samples=1, temperature=GREEDY)

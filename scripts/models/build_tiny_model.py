@@ -21,8 +21,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM
 
-from gtpo_cli.data import PromptEncoder, arithmetic_problems, completion_of, wrap_solution
-from gtpo_cli.data.arithmetic import running_sums, worked_solution
+from gtpo_cli.data import PromptEncoder, completion_of, wrap_solution
 from gtpo_cli.policy.packing import training_budget
 from gtpo_cli.policy.sampler import SamplingParams, sample
 from gtpo_cli.policy.transformers_policy import TransformersPolicy
@@ -30,6 +29,8 @@ from gtpo_cli.policy.transformers_sampler import TransformersSampler
 from gtpo_cli.recipe.schema import OptimizerRecipe, RewardsRecipe
 from gtpo_cli.rewards import Scorer
 from gtpo_cli.rewards.extract import TAGS
+from gtpo_cli.tasks.arithmetic import running_sums, worked_solution
+from gtpo_cli.tasks.making import arithmetic_problems
 from gtpo_cli.training.optimizers import Updater
 from gtpo_cli.training.sft import imitate
 from gtpo_cli.training.stopwatch import Stopwatch

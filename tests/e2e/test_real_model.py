@@ -11,7 +11,7 @@ from commands import ROOT, Run, metrics
 from safetensors import safe_open
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from gtpo_cli.data.word_problems import word_problems
+from gtpo_cli.tasks.making import task_problems
 
 MODEL = ROOT / "build" / "smollm2-135m"
 WHOLE = (MODEL / "model.safetensors").is_file()  # written last
@@ -66,7 +66,7 @@ def test_the_demonstration_typed(gtpo: Run, tmp_path: Path) -> None:
     (step,) = metrics(tmp_path / "runs" / "gtpo")
     assert step["sampler/gap_max"] < 1e-3
     done = gtpo("eval", "runs/gtpo", "--base", "--limit", "2", "--pass-k", "2")
-    asked = word_problems(2, split="test", seed=0)
+    asked = task_problems("word_problems", {}, "test", 0, 2)
     (stored,) = (tmp_path / "runs" / "gtpo" / "evaluation" / "word_problems").glob("step-000001-*/samples.jsonl")
     lines = [json.loads(line) for line in stored.read_text().splitlines()]
     assert [line["question"] for line in lines] == [problem.question for problem in asked]

@@ -6,7 +6,7 @@ import pytest
 
 from gtpo_cli.errors import RewardError
 from gtpo_cli.recipe.rewards import RewardsRecipe
-from gtpo_cli.rewards import Scorer, check_columns
+from gtpo_cli.rewards import Scorer, check_rewards
 from gtpo_cli.types import Completion, Group, Problem
 
 PROBLEM = Problem("p", "1+1?", "2", columns={"question": "1+1?", "solution": r"\boxed{2}"}, prompt=(("user", "1+1?"),))
@@ -27,6 +27,6 @@ def test_an_accuracy_reward_that_asks_for_a_column() -> None:
     name = "trl.rewards:accuracy_reward"
     assert rewards(name, r"so \boxed{2}", r"so \boxed{3}") == [1.0, 0.0]
     recipe = RewardsRecipe.model_validate({"plugins": [{"name": name}]})
-    check_columns(recipe, [PROBLEM])
+    check_rewards(recipe, [PROBLEM])
     with pytest.raises(RewardError, match=r"asks for the column solution, .*: there is question, and gold for"):
-        check_columns(recipe, [Problem("p", "1+1?", "2", columns={"question": "1+1?"})])
+        check_rewards(recipe, [Problem("p", "1+1?", "2", columns={"question": "1+1?"})])

@@ -6,6 +6,7 @@ Folders are named without their parents, except in the lines that load a local e
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -15,7 +16,7 @@ import yaml
 from gtpo_cli.data.benchmarks import hub_source
 from gtpo_cli.evaluation.store import Conditions, Score, largest_evaluations
 from gtpo_cli.recipe import Recipe
-from gtpo_cli.recipe.data import GENERATED, OWN, SourceRecipe
+from gtpo_cli.recipe.data import BUILT_IN, OWN, SourceRecipe, is_task
 from gtpo_cli.rewards.extract import tag_texts
 from gtpo_cli.runs.folder import RunFolder
 from gtpo_cli.text import counted, markdown_sentence, markdown_text, printable
@@ -71,8 +72,11 @@ def _data(source: SourceRecipe) -> str:
     """Describe a source of training data in Markdown, as a sentence without its full stop."""
     name = markdown_text(Path(source.path).name if source.path else public_name(source.name))
     words = f"The benchmark {source.benchmark}" + (f", read from files ({name})" if source.path else "")
-    if source.benchmark in GENERATED:
-        words = f"The built-in task: {GENERATED[source.benchmark]}, generated"
+    if source.benchmark in BUILT_IN:
+        words = f"The built-in task: {BUILT_IN[source.benchmark]}, generated"
+    elif is_task(source.benchmark):
+        config = f" with {markdown_text(json.dumps(source.config))}" if source.config else ""
+        words = f"The task {markdown_text(public_name(source.benchmark))}{config}, generated"
     elif source.benchmark in OWN:
         words = f"A local file or folder ({name})" if source.path else f"The data set {name}"
     words += f"; split {markdown_text(source.split)}"

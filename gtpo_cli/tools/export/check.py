@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gtpo_cli.data import PromptEncoder, arithmetic_problems
+from gtpo_cli.data import PromptEncoder
 from gtpo_cli.errors import ExportError
 from gtpo_cli.evaluation.session import stream_text
 from gtpo_cli.machine.memory import EXPORT_TOKENS
@@ -25,6 +25,7 @@ from gtpo_cli.policy.loading import ROUNDING, dtype_name
 from gtpo_cli.policy.sampler import SamplingParams
 from gtpo_cli.runs.files import read_json_lines
 from gtpo_cli.runs.folder import RunFolder
+from gtpo_cli.tasks.making import arithmetic_problems
 
 PROMPTS = 8
 KEPT_TOLERANCE = 0.2  # of LogprobGap.kept around 1

@@ -24,19 +24,21 @@ from gtpo_cli.errors import ExportError, ModelError
 from gtpo_cli.policy.adapter_config import check_adapter_config
 from gtpo_cli.policy.tiny import recipe_name
 from gtpo_cli.recipe import Recipe, build_recipe
-from gtpo_cli.recipe.data import GENERATED
+from gtpo_cli.recipe.data import BUILT_IN, GYM
+from gtpo_cli.recipe.section import code_names
 from gtpo_cli.runs.checkpoints import Checkpoint
 from gtpo_cli.runs.files import Count, folder_aside, guarded, read_json, writing
 from gtpo_cli.runs.folder import package_versions
 from gtpo_cli.text import one_line
 from gtpo_cli.tools.export.check import LogprobGap
+from gtpo_cli.types import CodeName
 
 RECORD = "export.json"
 _FORMATS = ("adapter", "merged")  # gtpo can load these
 _MODEL = ("revision", "dtype", "load_in_4bit", "lora", "max_seq_length")
-_DATA = ("benchmark", "columns", "max_prompt_tokens", "system_prompt", "template_arguments")
+_DATA = ("benchmark", "config", "columns", "max_prompt_tokens", "system_prompt", "template_arguments")
 _REWARDS = ("answer", "format", "accuracy", "length")
-_SELF_CONTAINED = (*BENCHMARKS, *GENERATED)  # found by name; other data are local files
+_SELF_CONTAINED = (*BENCHMARKS, *BUILT_IN)  # found by name; other data are local files
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,18 +74,21 @@ def conditions_of(recipe: Recipe) -> RecipeSections:
     """Return the parts of a recipe that an export of its run keeps."""
     document: dict[str, Any] = recipe.model_dump(mode="json")
     data = _only(document["data"], _DATA)
-    if data["benchmark"] not in _SELF_CONTAINED:
-        del data["benchmark"]
+    if data["benchmark"] not in _SELF_CONTAINED and not data["benchmark"].startswith(GYM):
+        del data["benchmark"], data["config"]
+    evaluation = document["evaluation"]
+    found_by_name = [name for name in recipe.evaluation.benchmarks if not isinstance(name, CodeName)]
+    evaluation["benchmarks"] = found_by_name or ["gsm8k"]
     return RecipeSections(
-        recipe.seed, _only(document["model"], _MODEL), data, _only(document["rewards"], _REWARDS),
-        document["evaluation"],
-    )  # fmt: skip
+        recipe.seed, _only(document["model"], _MODEL), data, _only(document["rewards"], _REWARDS), evaluation
+    )
 
 
 def read_export(folder: Path, overrides: Sequence[str] = ()) -> Export | None:
     """Return an exported folder with a recipe for the prompts and rewards of its run; None if it has no such record.
 
-    The run's own rewards are code, so they are left out. Raises ExportError for a record that cannot be read,
+    The run's own rewards and tasks are code, so they are left out. Raises ExportError for a record that cannot be read
+    or names code,
     RecipeError for one that gives no valid recipe.
     """
     file = folder / RECORD
@@ -97,7 +102,10 @@ def read_export(folder: Path, overrides: Sequence[str] = ()) -> Export | None:
     if record.format not in _FORMATS:
         return None
     with guarded(wrong):
-        recipe = build_recipe(_document(folder, record, record.asked), overrides, where=str(file))
+        document = _document(folder, record, record.asked)
+        for key, name in code_names(build_recipe(document, where=str(file))):
+            raise wrong(f"{key} names the code {one_line(name)}, which no export does")
+        recipe = build_recipe(document, overrides, where=str(file))
     checkpoint = None
     if record.format == "adapter":
         here = folder.resolve()

@@ -57,7 +57,7 @@ def test_help_imports_no_command_and_no_recipe(tmp_path: Path) -> None:
 
 def test_training_imports_neither_other_rooms_nor_what_its_recipe_does_not_ask_for(tmp_path: Path) -> None:
     modules = imported_by(ONE_STEP, tmp_path)
-    assert "gtpo_cli.data.arithmetic" in modules
+    assert "gtpo_cli.tasks.arithmetic" in modules
     assert not OTHER_ROOMS & rooms(modules)
     assert not {f"gtpo_cli.{name}" for name in NOT_ASKED_FOR} & modules
     assert not {"matplotlib", "datasets", "wandb", "math_verify"} & modules

@@ -9,7 +9,7 @@ import torch
 from jobs import policy_of
 
 from gtpo_cli.cli.probe_entropy import _of_the_right
-from gtpo_cli.data import Prompt, PromptEncoder, arithmetic_problems
+from gtpo_cli.data import Prompt, PromptEncoder
 from gtpo_cli.estimators import Interval
 from gtpo_cli.evaluation.probe import EntropyProbe, mean_entropies, probe_entropy, undecided
 from gtpo_cli.objective import Rows
@@ -19,6 +19,7 @@ from gtpo_cli.policy.transformers_policy import TransformersPolicy
 from gtpo_cli.policy.transformers_sampler import TransformersSampler
 from gtpo_cli.recipe import Recipe, load_recipe
 from gtpo_cli.seeds import derive_seed
+from gtpo_cli.tasks.making import arithmetic_problems
 
 RECIPE = load_recipe("tiny_arithmetic", ["objective.probe.num_prompts=20", "rollout.temperature=0.9"])
 

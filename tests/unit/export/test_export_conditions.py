@@ -107,3 +107,19 @@ def test_a_folder_that_says_nothing_of_it_is_no_export(tmp_path: Path, document:
     (tmp_path / "export.json").write_text("no JSON")
     with pytest.raises(ExportError, match=r"export.json: cannot be read"):
         read_export(tmp_path)
+
+
+def test_a_task_of_the_user_s_own_stays_behind_and_a_record_that_names_one_is_refused(tmp_path: Path) -> None:
+    own = {"benchmark": "somebody/tasks.py:Task", "config": {"width": 3}, "system_prompt": "Add."}
+    folder = written(tmp_path / "out", recipe_of(data=own))
+    assert "somebody" not in (folder / "export.json").read_text()
+    found = read_export(folder)
+    assert found is not None
+    assert (found.recipe.evaluation.benchmarks, found.recipe.data.config) == (("gsm8k",), {})
+    named = own | {"benchmark": "reasoning_gym/gcd", "config": {"max_numbers": 3}}
+    kept = read_export(written(tmp_path / "named", recipe_of(data=named)))
+    assert kept is not None
+    assert (kept.recipe.data.benchmark, kept.recipe.data.config) == ("reasoning_gym/gcd", {"max_numbers": 3})
+    for sections in ({"data": {"benchmark": "evil.py:Task"}}, {"evaluation": {"benchmarks": ["evil.py:Task"]}}):
+        with pytest.raises(ExportError, match=r"names the code evil.py:Task, which no export does"):
+            read_export(changed(folder, **sections))

@@ -8,7 +8,7 @@ import pytest
 from jobs import policy_of
 from small_models import random_model
 
-from gtpo_cli.data import PromptEncoder, arithmetic_problems
+from gtpo_cli.data import PromptEncoder
 from gtpo_cli.errors import ModelError
 from gtpo_cli.policy.sampler import SamplingParams, sample
 from gtpo_cli.policy.tiny import resolve_name
@@ -17,6 +17,7 @@ from gtpo_cli.policy.transformers_sampler import TransformersSampler
 from gtpo_cli.recipe import load_recipe
 from gtpo_cli.recipe.schema import RewardsRecipe
 from gtpo_cli.rewards import Scorer
+from gtpo_cli.tasks.making import arithmetic_problems
 from gtpo_cli.types import Verdict
 
 

@@ -25,7 +25,7 @@ def workers() -> Iterator[EqualityWorkers]:
 def test_it_grades_while_the_caller_does_something_else(workers: EqualityWorkers) -> None:
     pair = (r"\sqrt{8}", r"2\sqrt{2}")
     workers.equal_many([pair])  # a worker is up
-    workers.begin(*pair)
+    workers.begin(pair)
     (begun,) = [answer for question, answer in workers._begun.items() if question[:2] == pair]
     deadline = time.monotonic() + 20
     while not begun.done() and time.monotonic() < deadline:
@@ -39,8 +39,8 @@ def test_closing_does_not_wait_for_a_slow_answer() -> None:
     threads = set(threading.enumerate())
     pool = EqualityWorkers(1, timeout_seconds=60)
     pool.equal_many([PAIRS[2]])
-    pool.begin(*ENDLESS)
-    pool.begin(*PAIRS[3])  # waits behind it
+    pool.begin(ENDLESS)
+    pool.begin(PAIRS[3])  # waits behind it
     begun = list(pool._begun.values())
     deadline = time.monotonic() + 20
     while pool._idle and time.monotonic() < deadline:

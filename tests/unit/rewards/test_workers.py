@@ -19,7 +19,7 @@ from gtpo_cli.rewards.equality import _Worker as Worker
 
 NEEDS_ALGEBRA = (r"\sqrt{8}", r"2\sqrt{2}")
 ENDLESS = ("5", "9^{9^{9^{9}}}")
-YES, NO = Equality(equal=True), Equality(equal=False)
+YES, NO = Equality(1.0), Equality(0.0)
 
 
 def process_ids(workers: EqualityWorkers) -> list[int]:
@@ -53,7 +53,7 @@ def test_an_endless_answer_costs_its_timeout_and_the_next_is_graded_right(worker
     workers.equal_many([NEEDS_ALGEBRA])  # start-up is not what is measured
     start = time.monotonic()
     grades = workers.equal_many([ENDLESS, NEEDS_ALGEBRA, ("5", "6"), (r"\sqrt{8}", r"3\sqrt{2}")])
-    assert grades == [Equality(equal=False, timed_out=True), YES, NO, NO]
+    assert grades == [Equality(0.0, timed_out=True), YES, NO, NO]
     assert time.monotonic() - start >= 1.0
 
 
@@ -90,7 +90,7 @@ def test_a_worker_killed_in_the_middle_is_replaced_and_the_answer_tried_once_mor
             time.sleep(0.05)
             worker.process.send_signal(signal.SIGKILL)
         grades = pending.result(timeout=30.0)
-    assert grades == [Equality(equal=False, crashed=True), YES]
+    assert grades == [Equality(0.0, crashed=True), YES]
 
 
 def test_no_process_is_left_after_close() -> None:

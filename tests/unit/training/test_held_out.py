@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from jobs import sampler_of
 
-from gtpo_cli.data import PromptEncoder, arithmetic_problems
+from gtpo_cli.data import PromptEncoder
 from gtpo_cli.errors import DataError, GenerationError, RecipeError
 from gtpo_cli.machine.resolve import Parts
 from gtpo_cli.policy.loading import read_model
@@ -19,6 +19,7 @@ from gtpo_cli.rewards import accuracy_reward, is_strict_format
 from gtpo_cli.runs.checkpoints import CheckpointStore
 from gtpo_cli.runs.folder import RunFolder
 from gtpo_cli.seeds import derive_seed
+from gtpo_cli.tasks.making import arithmetic_problems
 from gtpo_cli.tracking import read_metrics
 from gtpo_cli.training.held_out import HeldOut
 from gtpo_cli.training.loop import train

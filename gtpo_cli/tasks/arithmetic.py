@@ -13,30 +13,26 @@ import hashlib
 import itertools
 import random
 import re
+from collections.abc import Iterator
+from typing import ClassVar
 
-from gtpo_cli.errors import DataError
-from gtpo_cli.types import Problem
-
-DEFAULT_COUNTS = {"train": 4800, "test": 500}  # when data.limit is null
 HELD_OUT_ONE_IN = 20
 
 
-def arithmetic_problems(count: int, *, split: str, seed: int) -> tuple[Problem, ...]:
-    """Return `count` different problems of `split` ("train" or "test"), in an order drawn from `seed`.
+class Arithmetic:
+    """The task: all questions of a split, in an order drawn from the seed; the test's order is always the same."""
 
-    The test split is the same for every seed, so runs with different seeds are compared on the same problems. A larger
-    count begins with the problems of a smaller one. A count larger than the test split returns all of it. Raises
-    DataError for a count larger than the train split.
-    """
-    if split not in DEFAULT_COUNTS:
-        raise DataError(f"arithmetic has no split {split}; it has {' and '.join(DEFAULT_COUNTS)}")
-    pool = list(_questions()[split == "test"])
-    if split == "test":
-        count = min(count, len(pool))
-    if not 1 <= count <= len(pool):
-        raise DataError(f"data.limit: arithmetic has {len(pool)} {split} problems; {count} were asked for")
-    random.Random(seed if split == "train" else 0).shuffle(pool)
-    return tuple(_problem(question, split, number) for number, question in enumerate(pool[:count], start=1))
+    counts: ClassVar = {"train": 4800, "test": 500}
+
+    def problems(self, split: str, seed: int) -> Iterator[dict[str, str]]:
+        pool = list(_questions()[split == "test"])
+        random.Random(seed if split == "train" else 0).shuffle(pool)
+        for question in pool:
+            yield {
+                "question": question,
+                "answer": str(running_sums(question)[-1]),
+                "solution": worked_solution(question),
+            }
 
 
 def running_sums(question: str) -> list[int]:
@@ -68,13 +64,3 @@ def _questions() -> tuple[list[str], list[str]]:
 def _is_held_out(question: str) -> bool:
     digest = hashlib.blake2b(question.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") % HELD_OUT_ONE_IN == 0
-
-
-def _problem(question: str, split: str, number: int) -> Problem:
-    return Problem(
-        id=f"arithmetic/{split}/{number}",
-        question=question,
-        gold=str(running_sums(question)[-1]),
-        solution=worked_solution(question),
-        source=f"arithmetic[{split}]:{number}",
-    )

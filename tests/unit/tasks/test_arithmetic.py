@@ -7,10 +7,10 @@ from build_tiny_model import demonstration, imperfect_demonstrations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gtpo_cli.data import arithmetic_problems
-from gtpo_cli.data.arithmetic import running_sums, worked_solution
+from gtpo_cli import arithmetic_problems
 from gtpo_cli.errors import DataError
 from gtpo_cli.rewards.extract import TAGS
+from gtpo_cli.tasks.arithmetic import running_sums, worked_solution
 from gtpo_cli.types import Problem
 
 

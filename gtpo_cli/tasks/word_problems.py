@@ -10,48 +10,37 @@ solution has one digit, the first at most two. Results are from 2 to 108.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import ClassVar
 
-from gtpo_cli.errors import DataError
-from gtpo_cli.types import Problem
-
-DEFAULT_COUNTS = {"train": 2000, "test": 240}  # when data.limit is null
 MOST = 4_000  # problems per split, so that no wording runs out: the narrowest of `test` has 480
 
 
-def word_problems(count: int, *, split: str, seed: int) -> tuple[Problem, ...]:
-    """Return `count` different problems of `split` ("train" or "test"), drawn from `seed`.
+class WordProblems:
+    """The task: different problems drawn from the seed; those of the test are always the same."""
 
-    The test split is the same for every seed, so runs with different seeds are compared on the same problems. A larger
-    count begins with the problems of a smaller one. Raises DataError for an unknown split, or for more than MOST.
-    """
-    if split not in DEFAULT_COUNTS:
-        raise DataError(f"word_problems has no split {split}; it has {' and '.join(DEFAULT_COUNTS)}")
-    if not 1 <= count <= MOST:
-        raise DataError(f"data.limit: word_problems has {MOST} {split} problems; {count} were asked for")
-    draw = random.Random(seed if split == "train" else 0)
-    found: dict[str, Problem] = {}
-    while len(found) < count:
-        wordings = [(sign, wording) for sign in NUMBERS for wording in WORDINGS[split][sign]]
-        draw.shuffle(wordings)
-        for sign, wording in wordings[: count - len(found)]:
-            while (problem := _problem(draw, sign, wording, split, len(found) + 1)).question in found:
-                pass
-            found[problem.question] = problem
-    return tuple(found.values())
+    counts: ClassVar = {"train": 2000, "test": 240}
+
+    def problems(self, split: str, seed: int) -> Iterator[dict[str, str]]:
+        draw = random.Random(seed if split == "train" else 0)
+        found = set[str]()
+        while True:
+            wordings = [(sign, wording) for sign in NUMBERS for wording in WORDINGS[split][sign]]
+            draw.shuffle(wordings)
+            for sign, wording in wordings:
+                if len(found) == MOST:
+                    return
+                while (row := _row(draw, sign, wording, split))["question"] in found:
+                    pass
+                found.add(row["question"])
+                yield row
 
 
-def _problem(draw: random.Random, sign: str, wording: str, split: str, number: int) -> Problem:
+def _row(draw: random.Random, sign: str, wording: str, split: str) -> dict[str, str]:
     first, second, result = NUMBERS[sign](draw)
     name, other = draw.sample(NAMES[split], 2)
     question = wording.format(a=first, b=second, name=name, other=other, things=draw.choice(THINGS[split]))
-    return Problem(
-        id=f"word_problems/{split}/{number}",
-        question=question,
-        gold=str(result),
-        solution=f"{first} {sign} {second} = {result}",
-        source=f"word_problems[{split}]:{number}",
-    )
+    return {"question": question, "answer": str(result), "solution": f"{first} {sign} {second} = {result}"}
 
 
 def _sum(draw: random.Random) -> tuple[int, int, int]:

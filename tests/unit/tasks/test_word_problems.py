@@ -9,9 +9,16 @@ import re
 import pytest
 
 from gtpo_cli.data import load_problems
-from gtpo_cli.data.word_problems import MOST, NAMES, THINGS, word_problems
 from gtpo_cli.errors import DataError
 from gtpo_cli.recipe.data import SourceRecipe
+from gtpo_cli.tasks.making import task_problems
+from gtpo_cli.tasks.word_problems import MOST, NAMES, THINGS
+from gtpo_cli.types import Problem
+
+
+def word_problems(count: int, *, split: str, seed: int) -> tuple[Problem, ...]:
+    return task_problems("word_problems", {}, split, seed, count)
+
 
 _SIGNS = {"+": operator.add, "-": operator.sub, "*": operator.mul}
 

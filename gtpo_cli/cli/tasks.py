@@ -1,0 +1,123 @@
+"""gtpo tasks"""
+
+from __future__ import annotations
+
+from statistics import fmean
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gtpo_cli.cli.eval_options import overridden
+from gtpo_cli.cli.options import DEFAULT_RECIPE, JsonOption, SetOption, as_typed
+from gtpo_cli.cli.printing import print_json, print_table, suggest
+from gtpo_cli.errors import RecipeError
+from gtpo_cli.recipe.data import BUILT_IN, GYM, is_task
+from gtpo_cli.text import counted, one_line
+
+if TYPE_CHECKING:
+    from gtpo_cli.recipe import Recipe
+    from gtpo_cli.recipe.data import SourceRecipe
+
+
+def tasks(
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="A task, to see what it asks.", autocompletion=lambda: _names())
+    ] = None,
+    recipe: Annotated[
+        str | None,
+        typer.Option("--recipe", metavar="FILE|NAME", help="Ask its model the task's first problems, and score them."),
+    ] = None,
+    n: Annotated[int, typer.Option("--n", min=1, max=100, metavar="N", help="Problems that are shown.")] = 2,
+    set_: SetOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the tasks that make their problems; show one's questions, answers and configuration.
+
+    Tasks of reasoning-gym need `pip install 'gtpo_cli[tasks]'`. A class of your own is FILE.py:CLASS (docs/tasks.md).
+    With --recipe, the model of this recipe answers the first problems of the task: how many are right, and how hard
+    the task is for it. --set data.config='{max_terms: 4}' changes the task.
+    """
+    if name is None:
+        _list(as_json=as_json)
+        return
+    from gtpo_cli.data import load_problems
+    from gtpo_cli.recipe import load_recipe
+
+    asked = [f"data.benchmark={name}", *(set_ or [])]
+    loaded = load_recipe(recipe or DEFAULT_RECIPE, asked)
+    if not is_task(loaded.data.benchmark):
+        raise RecipeError(f"{name}: is a table of problems, not a task; gtpo tasks lists the tasks")
+    shown = load_problems(loaded.data.model_copy(update={"limit": n}), seed=loaded.seed).problems
+    facts = _facts(loaded.data)
+    scores = None if recipe is None else _first_scores(loaded, asked)
+    if as_json:
+        problems = [{"question": problem.question, "answer": problem.gold or None} for problem in shown]
+        print_json({"task": name, **facts, "problems": problems} | ({} if scores is None else {"first_scores": scores}))
+        return
+    print(f"{name}: {facts['about']}" if facts["about"] else name)
+    if facts["keys"]:
+        rows = [(key, str(default)) for key, default in facts["keys"].items()]
+        print_table(("data.config", "default"), rows)
+    for what, values in facts["levels"].items():
+        print(f"levels of {what}: {', '.join(map(str, values))}")
+    for problem in shown:
+        print(
+            f"\n== {problem.id}\n{problem.question}\n-- answer\n{problem.gold or '(none: any that its score() takes)'}"
+        )
+    if scores is not None:
+        print(
+            "\n{model} at first, {completions} of the first {problems}: {accuracy:.1%} right, score {score:.2f}, "
+            "in the format {format_rate:.1%}".format(**scores)
+        )
+    print()
+    suggest("try-reward" if scores is None else "train", "--recipe", recipe or "RECIPE", *as_typed(asked))
+
+
+def _list(*, as_json: bool) -> None:
+    from gtpo_cli.tasks import gym
+
+    found = dict(BUILT_IN)
+    if gym.version() is not None:
+        found |= {f"{GYM}{name}": gym.about(name) for name in gym.names()}
+    if as_json:
+        print_json({"tasks": [{"name": name, "about": about} for name, about in found.items()]})
+        return
+    print_table(("task", "what it asks"), [(name, one_line(about, most=90)) for name, about in found.items()])
+    if gym.version() is None:
+        print("\nA hundred more come with reasoning-gym: pip install 'gtpo_cli[tasks]'")
+    suggest("tasks", next(reversed(found)))
+
+
+def _facts(source: SourceRecipe) -> dict[str, Any]:
+    """What is known of a task without its problems: a line about it, its keys with their defaults, its levels."""
+    from gtpo_cli.tasks import gym
+
+    if not source.benchmark.startswith(GYM):
+        return {"about": BUILT_IN.get(source.benchmark, ""), "keys": {}, "levels": {}}
+    name = source.benchmark.removeprefix(GYM)
+    return {"about": gym.about(name), "keys": gym.defaults(name) | source.config, "levels": gym.levels(name)}
+
+
+def _first_scores(recipe: Recipe, asked: list[str]) -> dict[str, Any]:
+    from gtpo_cli.cli.probe_entropy import probe
+    from gtpo_cli.rewards import Scorer
+    from gtpo_cli.rewards.extract import FULL_MARKS
+
+    wide = recipe.with_values({"rewards.accuracy.partial_credit": True})
+    _, measured = probe(recipe, n=recipe.rollout.group_size, keep=overridden(asked), what="completions")
+    with Scorer(wide.rewards, longest=recipe.rollout.max_completion_tokens) as scorer:
+        verdicts = [verdict for group in scorer.score_groups(measured.groups) for verdict in group.verdicts]
+    return {
+        "model": recipe.model.before_training,
+        "completions": counted(len(verdicts), "completion"),
+        "problems": counted(len(measured.groups), "problem"),
+        "accuracy": fmean(verdict.correct for verdict in verdicts),
+        "score": fmean(verdict.accuracy_score / FULL_MARKS for verdict in verdicts),
+        "format_rate": fmean(verdict.complete_format for verdict in verdicts),
+    }
+
+
+def _names() -> list[str]:
+    from gtpo_cli.tasks import gym
+
+    return [*BUILT_IN, *(f"{GYM}{name}" for name in (gym.names() if gym.version() else ()))]

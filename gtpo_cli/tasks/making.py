@@ -1,0 +1,132 @@
+"""Make a task's problems, in a process of its own for code that is not gtpo's.
+
+Six tasks of reasoning-gym, and perhaps a user's own, draw from sets of texts, whose order differs between processes
+unless PYTHONHASHSEED is set. So each call starts a process that has it, and the same recipe gives the same problems.
+
+    {"name": "reasoning_gym/gcd", "config": {}, "split": "train", "seed": 1, "count": 500}
+        ->  a line for each problem: {"question": "...", "answer": "...", "solution": null, "row": "..."}, or one last
+            line {"error": "..."}
+
+"row" is what the task's own score needs, pickled in base64: JSON would turn tuples into lists, which some verifiers do
+not accept.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import Any, TextIO
+
+from gtpo_cli.errors import DataError, GtpoError
+from gtpo_cli.recipe.data import BUILT_IN
+from gtpo_cli.runs.user_code import running
+from gtpo_cli.tasks import COUNTS, SPLITS, Scores, find_task
+from gtpo_cli.text import shown
+from gtpo_cli.types import STEADY, Entry, Problem
+
+
+def task_problems(
+    name: str, config: Mapping[str, Any], split: str, seed: int, count: int | None, *, id_prefix: str = ""
+) -> tuple[Problem, ...]:
+    """Return the first `count` problems of a split, or else as many as the task names; fewer only of a test.
+
+    A larger count begins with the problems of a smaller one. Raises DataError, also for an unknown split.
+    """
+    if split not in SPLITS:
+        raise DataError(f"data.split: {name} has no split {split}; it has {' and '.join(SPLITS)}")
+    if count is not None and count < 1:
+        raise DataError(f"data.limit: {count} were asked for")
+    make = _made if name in BUILT_IN else _by_process
+    problems = tuple(
+        Problem(
+            id=f"{id_prefix}{name}/{split}/{number}",
+            question=row["question"],
+            gold=row["answer"],
+            solution=row["solution"],
+            source=f"{name}[{split}]:{number}",
+            columns=row["columns"],
+            entry=None if row["row"] is None else Entry(name, json.dumps(dict(config)), row["row"]),
+        )
+        for number, row in enumerate(make(name, config, split, seed, count), start=1)
+    )
+    if not problems:
+        raise DataError(f"{name}: makes no {split} problems")
+    if count is not None and len(problems) < count and split == "train":
+        raise DataError(f"data.limit: {name} has {len(problems)} {split} problems; {count} were asked for")
+    return problems
+
+
+def arithmetic_problems(count: int, *, split: str, seed: int) -> tuple[Problem, ...]:
+    """Return `count` different problems of the built-in task `arithmetic`: see `task_problems`."""
+    return task_problems("arithmetic", {}, split, seed, count)
+
+
+def _by_process(
+    name: str, config: Mapping[str, Any], split: str, seed: int, count: int | None
+) -> Iterator[dict[str, Any]]:
+    asked = {"name": name, "config": config, "split": split, "seed": seed, "count": count}
+    # -P: the user's folder must not shadow the modules that it imports.
+    command = [sys.executable, "-P", "-m", "gtpo_cli.tasks.making"]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env=os.environ | STEADY,
+    ) as process:  # fmt: skip
+        try:
+            out, said = process.communicate(json.dumps(asked))
+        finally:
+            process.kill()
+    rows = [json.loads(line) for line in out.splitlines()]
+    if rows and (error := rows[-1].get("error")):
+        raise DataError(error)
+    if process.returncode:
+        raise DataError(f"{name}: its process ended with {process.returncode} ({shown(said[-300:])})")
+    yield from rows
+
+
+def _made(name: str, config: Mapping[str, Any], split: str, seed: int, count: int | None) -> Iterator[dict[str, Any]]:
+    task = find_task(name, config)
+    wanted = (COUNTS | getattr(task, "counts", {}))[split] if count is None else count
+    with running(lambda said: DataError(f"{name}: {said}")):
+        rows = list(islice(task.problems(split, seed), wanted))
+    return (_checked(name, row, scores=isinstance(task, Scores)) for row in rows)
+
+
+def _checked(name: str, row: Any, *, scores: bool) -> dict[str, Any]:
+    if not isinstance(row, Mapping) or not isinstance(row.get("question"), str) or not row["question"].strip():
+        raise DataError(f"{name}: problems() gave {shown(row)}; expected a mapping with the text of a question")
+    answer, solution = row.get("answer"), row.get("solution")
+    if answer is None and not scores:
+        raise DataError(f"{name}: the question {shown(row['question'])} has no answer, and the task has no score()")
+    return {
+        "question": row["question"],
+        "answer": "" if answer is None else str(answer),
+        "solution": None if solution is None else str(solution),
+        "columns": json.loads(json.dumps(dict(row), default=str)),
+        "row": base64.b64encode(pickle.dumps(dict(row))).decode() if scores else None,
+    }
+
+
+def main() -> None:
+    replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # output of libraries must not look like a reply
+    asked = json.loads(sys.stdin.read())
+    try:
+        for row in _made(**asked):
+            _write(replies, row)
+    except GtpoError as error:
+        _write(replies, {"error": str(error)})
+
+
+def _write(replies: TextIO, row: Mapping[str, Any]) -> None:
+    replies.write(json.dumps(row) + "\n")
+    replies.flush()
+
+
+if __name__ == "__main__":
+    main()
