@@ -160,7 +160,7 @@ def _judge(question: str | None, gold: str | None, recipe: Recipe, stack: contex
         problem = replace(problem, gold=gold)
         (verdict,) = scorer.score(problem, [completion])
         print_verdict(problem, verdict, rewards)
-        return verdict.accuracy_score > 0
+        return verdict.correct
 
     return judge
 

@@ -193,7 +193,7 @@ def print_verdict(problem: Problem, verdict: Verdict, rewards: RewardsRecipe) ->
     from gtpo_cli.tracking import reward_words
 
     late = " (the comparison ran out of time or memory)" if verdict.timed_out else ""
-    word = "correct" if verdict.accuracy_score else "wrong"
+    word = "correct" if verdict.correct else "wrong"
     print_line("verdict", f"{word}, the gold answer is {problem.gold}{late}")
     terms = (
         f"{reward_words(name)} {verdict.scores[name]:g}" + ("" if weight == 1.0 else f" x {weight:g}")

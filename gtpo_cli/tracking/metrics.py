@@ -56,7 +56,7 @@ _DECLARED = (
     Metric("train/format_rate", "share", "more",
            "completions with full marks for format, in the reward's mode / completions"),
     Metric("train/accuracy_rate", "share", "more",
-           "completions whose extracted answer equals the gold answer / completions"),
+           "completions with the right answer / completions"),
     Metric("train/strict_format_rate", "share", "more",
            "completions with all tags once and in order, whatever the mode / completions"),
     Metric("entropy/mean", "nats", None, "mean of <H>_i over completions that are not empty"),
@@ -145,7 +145,7 @@ def reward_words(name: str) -> str:
 _ORDER = {name: place for place, name in enumerate(METRICS)}
 _PLACEHOLDERS = {
     "<name>": ".+",
-    "<benchmark>": "[a-z0-9_]+",
+    "<benchmark>": ".+",
     "<place>": "(prefix|suffix|eos|middle)",
     "<sign>": "(positive|negative)",
 }

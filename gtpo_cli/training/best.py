@@ -75,6 +75,7 @@ def check_keep_best(recipe: Recipe) -> None:
             f"training.keep_best: {name} has a negative weight, so less of it is better, but keep_best keeps the "
             "checkpoint with the most; choose train/reward_mean, or flip the reward's sign"
         )
-    if name.startswith("eval/") and name.split("/")[1] not in (*recipe.evaluation.benchmarks, "time"):
+    benchmark = name.removeprefix("eval/").rpartition("/")[0]
+    if name.startswith("eval/") and name != "eval/time" and benchmark not in recipe.evaluation.benchmarks:
         measured = ", ".join(recipe.evaluation.benchmarks)
         raise RecipeError(f"training.keep_best: {name} is not measured; evaluation.benchmarks has only {measured}")

@@ -81,7 +81,7 @@ def _reward_metrics(groups: Sequence[Group]) -> dict[str, float]:
         "train/reward_mean": mean,
         "train/reward_std": math.dist(rewards, [mean] * len(rewards)) / math.sqrt(max(1, len(rewards) - 1)),
         "train/format_rate": statistics.fmean(verdict.complete_format for verdict in verdicts),
-        "train/accuracy_rate": statistics.fmean(verdict.accuracy_score > 0 for verdict in verdicts),
+        "train/accuracy_rate": statistics.fmean(verdict.correct for verdict in verdicts),
         "train/strict_format_rate": statistics.fmean(verdict.strict_format for verdict in verdicts),
         "completions/length_mean": statistics.fmean(len(completion.token_ids) for completion in completions),
         "completions/truncated_share": statistics.fmean(completion.truncated for completion in completions),
