@@ -35,12 +35,18 @@ STEADY = {"PYTHONHASHSEED": "0"}  # for processes that run tasks: sets of texts 
 
 
 class Entry(NamedTuple):
-    """A problem of a task that scores answers itself: the task's name, its configuration as JSON, and its own row of
-    the problem, pickled in base64."""
+    """A problem of a task that scores answers itself: the task's name, its configuration as JSON, its level (None: it
+    has none), and its own row of the problem, pickled in base64."""
 
     task: str
     config: str
+    level: int | None
     row: str
+
+    @property
+    def of_task(self) -> tuple[str, str, int | None]:
+        """The task alone, as it must be loaded to score."""
+        return self.task, self.config, self.level
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +58,8 @@ class Problem:
     question. `prompt`: the model's input including the system prompt, once known: turns for the chat template, or text
     without one. `opened`: the tags that end the prompt and belong to its completions, such as `<think>`. `columns`: the
     unchanged row of the data, kept if the recipe has rewards of the user's own. `entry`: set if a task scores the
-    answers; otherwise they are compared with `gold`.
+    answers; otherwise they are compared with `gold`. `part`: the source of the data that it comes from, and `level`:
+    its level there, from 0, if `data.curriculum` moves them.
     """
 
     id: str
@@ -65,6 +72,8 @@ class Problem:
     opened: str = field(default="", compare=False, repr=False)
     columns: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
     entry: Entry | None = field(default=None, compare=False, repr=False)
+    part: str = field(default="", compare=False, repr=False)
+    level: int = field(default=0, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,15 @@ Training, SFT, TRL, the entropy probe, `gtpo train --dry-run` and `gtpo plan` al
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 import random
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from gtpo_cli.data.problems import (
     DroppedRow,
@@ -36,8 +39,16 @@ _SFT_REMEDY = (
 )
 
 
+class Asked(NamedTuple):
+    """What a step may ask. `levels`: the level of each part of the data; None without `data.curriculum`. `resting`: the
+    numbers of prompts that rest (`data.rest_after`)."""
+
+    levels: Mapping[str, int] | None = None
+    resting: frozenset[int] = frozenset()
+
+
 class PromptOrder:
-    """The prompts of each step, which depend only on the seed and the step's number.
+    """The prompts of each step, which depend only on the seed, the step's number, and what a step may ask.
 
     So a resumed run neither repeats nor skips a prompt, and needs no stored position. An epoch is divided into steps of
     `prompts_per_step`. Its last step may be smaller; with `full_steps` it is left out, because TRL needs full steps.
@@ -52,6 +63,8 @@ class PromptOrder:
         self._per_epoch = len(prompts) - (len(prompts) % self.prompts_per_step if full_steps else 0)
         self.steps_per_epoch = math.ceil(self._per_epoch / self.prompts_per_step)
         self._epoch, self._order = -1, list[int]()  # cache of the last epoch used
+        names = [source.name for source in recipe.data.sources]
+        self._weights = dict(zip(names, recipe.data.mixture.values() or [1.0], strict=True))
         self.total_steps = recipe.training.max_steps or self.steps_per_epoch * recipe.training.epochs
 
     @property
@@ -60,21 +73,51 @@ class PromptOrder:
         epochs, steps = divmod(self.total_steps, self.steps_per_epoch)
         return epochs * self._per_epoch + steps * self.prompts_per_step
 
-    def step(self, number: int) -> list[Prompt]:
+    def step(self, number: int, asked: Asked = Asked()) -> list[Prompt]:  # noqa: B008  # it is frozen
         """Return the prompts of step `number`, counted from 1."""
-        return [self._prompts[index] for index in self.numbers(number)]
+        return [self._prompts[index] for index in self.numbers(number, asked)]
 
-    def numbers(self, number: int) -> list[int]:
-        """Return the positions of step `number`'s prompts in the data, counted from 0."""
+    def numbers(self, number: int, asked: Asked = Asked()) -> list[int]:  # noqa: B008
+        """Return the positions of step `number`'s prompts in the data, counted from 0.
+
+        With levels, each is drawn from a part (by the weights of `data.mixture`) at its level. Others take the place of
+        prompts that rest; if all rest, none does.
+        """
+        draw = random.Random(derive_seed(self._seed, "asked", number))
+        if asked.levels is None:
+            chosen = self._of_epoch(number)
+            awake = [place for place in chosen if place not in asked.resting]
+            return awake + self._drawn(draw, asked, len(chosen) - len(awake), but=chosen)
+        parts = draw.choices(list(self._weights), list(self._weights.values()), k=self.prompts_per_step)
+        chosen = []
+        for part, count in Counter(parts).items():
+            chosen += self._drawn(draw, asked, count, part=part)
+        return chosen
+
+    def _drawn(
+        self, draw: random.Random, asked: Asked, count: int, *, part: str | None = None, but: Sequence[int] = ()
+    ) -> list[int]:
+        """Draw prompts that may be asked, of one part or of all; the same one twice only if there are too few."""
+        if not count:
+            return []
+        allowed = [
+            place
+            for place, (problem, _) in enumerate(self._prompts)
+            if part in (None, problem.part) and (asked.levels is None or problem.level == asked.levels[problem.part])
+        ]
+        awake = [place for place in allowed if place not in asked.resting and place not in but] or allowed
+        return draw.sample(awake, count) if count <= len(awake) else draw.choices(awake, k=count)
+
+    def _of_epoch(self, number: int) -> list[int]:
         epoch, index = divmod(number - 1, self.steps_per_epoch)
         if epoch != self._epoch:
             self._epoch, self._order = epoch, self._shuffled(epoch)
         return self._order[index * self.prompts_per_step : (index + 1) * self.prompts_per_step]
 
-    def more(self, number: int, attempt: int, count: int) -> list[Prompt]:
-        """Draw `count` further prompts for step `number` from all prompts; at most as many as a step has."""
-        drawn = random.Random(derive_seed(self._seed, f"resample {attempt}", number))
-        return drawn.sample(self._prompts, count)
+    def more(self, number: int, attempt: int, count: int, *, asked: Asked = Asked()) -> list[Prompt]:  # noqa: B008
+        """Draw `count` further prompts for step `number` from all that may be asked; at most as many as a step has."""
+        draw = random.Random(derive_seed(self._seed, f"resample {attempt}", number))
+        return [self._prompts[place] for place in self._drawn(draw, asked, count)]
 
     def _shuffled(self, epoch: int) -> list[int]:
         order = list(range(len(self._prompts)))
@@ -153,10 +196,22 @@ def _training_prompts(recipe: Recipe, encoder: PromptEncoder, max_seq_length: in
     """Return the mixed prompts of all sources; for SFT, only those whose reference fits too. A question that one part
     of a mixture holds out is left out of the others. Raises like `usable_prompts`."""
     found = [
-        usable_prompts(recipe, source, encoder, max_seq_length=max_seq_length, id_prefix=prefix)
+        usable_prompts(
+            recipe,
+            source,
+            encoder,
+            max_seq_length=max_seq_length,
+            id_prefix=prefix,
+            leveled=recipe.data.curriculum is not None,
+        )
         for source, prefix in sources_with_prefix(recipe.data)
     ]
     held_out = frozenset[str]().union(*(part.held_out for part in found))
+    if recipe.data.curriculum is not None:
+        found = [
+            _leveled(part, source, recipe.data.curriculum.column)
+            for source, part in zip(recipe.data.sources, found, strict=True)
+        ]
     parts = []
     dropped, notes = sum(part.dropped for part in found), [note for part in found for note in part.notes]
     for source, part in zip(recipe.data.sources, found, strict=True):
@@ -185,6 +240,8 @@ def _training_prompts(recipe: Recipe, encoder: PromptEncoder, max_seq_length: in
         parts.append(prompts)
     if not recipe.data.mixture:
         return Usable(parts[0], dropped, notes)
+    if recipe.data.curriculum is not None:  # it draws by the weights
+        return Usable([prompt for part in parts for prompt in part], dropped, notes)
 
     prompts, note = mixed(parts, recipe.data.mixture, seed=recipe.seed)
     return Usable(prompts, dropped, [*notes, note])
@@ -199,18 +256,20 @@ def usable_prompts(
     side: Side = "training",
     id_prefix: str = "",
     with_columns: bool = False,
+    leveled: bool = False,
 ) -> Usable:
     """Return the prompts that fit `data.max_prompt_tokens` and leave a token of `max_seq_length` to the completion.
 
-    `side`, `id_prefix`, `with_columns`: see `load_problems`. Raises DataError, ModelError.
+    `side`, `id_prefix`, `with_columns`, `leveled`: see `load_problems`. Raises DataError, ModelError.
     """
     data = recipe.data
     loaded = load_problems(
         source, seed=recipe.seed, is_usable=gold_check(recipe.rewards), side=side, id_prefix=id_prefix,
-        with_columns=with_columns or bool(recipe.rewards.plugins),
+        with_columns=with_columns or bool(recipe.rewards.plugins) or leveled, leveled=leveled,
     )  # fmt: skip
     longest = min(data.max_prompt_tokens, max_seq_length - 1)
-    prompts, too_long = encode_prompts(loaded.problems, encoder, max_prompt_tokens=longest)
+    problems = [dataclasses.replace(problem, part=source.name) for problem in loaded.problems]
+    prompts, too_long = encode_prompts(problems, encoder, max_prompt_tokens=longest)
     notes = [summarise_dropped(rows) for rows in (loaded.dropped, too_long) if rows]
     if loaded.held_out:
         use = "held out" if side == "training" else "for the test, held out from training"
@@ -226,6 +285,34 @@ def usable_prompts(
         notes.append(f"{counted(own, 'prompt')} with its own system message, which replaces data.system_prompt")
     notes += _notes_on_what_is_asked([problem for problem, _ in prompts], recipe.rewards.answer)
     return Usable(prompts, len(loaded.dropped) + len(too_long), notes, loaded.held_out)
+
+
+MOST_LEVELS = 50
+
+
+def _leveled(usable: Usable, source: SourceRecipe, column: str | None) -> Usable:
+    """Return a source's prompts with their levels: a task's own, or by a column of numbers. Raises DataError."""
+    if is_task(source.benchmark):
+        return usable
+    key = "data.curriculum.column"
+    if column is None:
+        raise DataError(f"{key}: {source.name} has no levels of its own; name a column of numbers")
+    from gtpo_cli.data.reading import value_in
+
+    values = [value_in(problem.columns, column) for problem, _ in usable.prompts]
+    wrong = next((value for value in values if isinstance(value, bool) or not isinstance(value, (int, float))), None)
+    if wrong is not None or None in values:
+        raise DataError(f"{key}: {source.name} has {shown(wrong)} in {column}, which is no number; name another column")
+    levels = {value: level for level, value in enumerate(sorted(set(values)))}
+    if len(levels) > MOST_LEVELS:
+        raise DataError(
+            f"{key}: {column} of {source.name} has {len(levels)} different numbers; {MOST_LEVELS} are allowed"
+        )
+    prompts = [
+        (dataclasses.replace(problem, level=levels[value]), ids)
+        for (problem, ids), value in zip(usable.prompts, values, strict=True)
+    ]
+    return dataclasses.replace(usable, prompts=prompts)
 
 
 # How prompts ask for an answer, by where it then stands (`rewards.answer`).

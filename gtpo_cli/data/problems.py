@@ -53,13 +53,15 @@ def load_problems(
     side: Side = "training",
     id_prefix: str = "",
     with_columns: bool = False,
+    leveled: bool = False,
 ) -> LoadedProblems:
     """Load the problems of a set from `data.path` or else from the hub; those of a task are made from `seed`.
 
     `data.limit` keeps a sample of the usable problems (`reading.read_table`). `is_usable` tells for each gold answer
     whether a reward can compare it; the default is `EqualityWorkers.usable_many` with new workers. `side` chooses a
     side of `data.held_out`. `id_prefix` is put before the problems' ids. With `with_columns`, the problems keep their
-    rows. `max_prompt_tokens` is applied later: see `encode_prompts`.
+    rows; with `leveled`, a task makes those of each of its levels. `max_prompt_tokens` is applied later: see
+    `encode_prompts`.
     Raises DataError if the file, split, columns or hub data set cannot be read, or if no row is usable; RewardError if
     the workers cannot be started.
     """
@@ -71,7 +73,9 @@ def load_problems(
     if is_task(data.benchmark):
         from gtpo_cli.tasks.making import task_problems
 
-        made = task_problems(data.benchmark, data.config, data.split, seed, data.limit, id_prefix=id_prefix)
+        made = task_problems(
+            data.benchmark, data.config, data.split, seed, data.limit, leveled=leveled, id_prefix=id_prefix
+        )
         return LoadedProblems(made)
     from gtpo_cli.data.benchmarks import read_source
 

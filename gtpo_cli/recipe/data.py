@@ -202,6 +202,13 @@ class SourceRecipe(Section):
         return found
 
 
+class CurriculumRecipe(Section):
+    raise_at: float = Field(0.8, gt=0.0, le=1.0, description="accuracy from which a task's level rises")
+    lower_at: float = Field(0.2, ge=0.0, lt=1.0, description="accuracy down to which it falls")
+    over: Count = Field(200, description="last completions at the level that the accuracy is of")
+    column: NonEmpty | None = Field(None, description="for files and hub sets: a column of numbers, low ones first")
+
+
 class DataRecipe(SourceRecipe):
     mixture: dict[Annotated[NonEmpty, AfterValidator(_source_name)], Annotated[float, Field(gt=0.0, le=1000.0)]] = (
         Field(
@@ -209,6 +216,12 @@ class DataRecipe(SourceRecipe):
             description="several sources with weights, {gsm8k: 2, mine.jsonl: 1}: benchmarks, tasks, files, and ids on "
             "the hub; each problem comes at least once an epoch",
         )
+    )
+    curriculum: CurriculumRecipe | None = Field(
+        None, description="levels of tasks that follow the model's accuracy, {raise_at: 0.8, lower_at: 0.2, over: 200}"
+    )
+    rest_after: Count | None = Field(
+        None, description="a prompt whose groups were all right or all wrong so often in a row rests; null = never"
     )
     shuffle: bool = Field(True, description="new order each epoch")
     max_prompt_tokens: int = Field(4000, ge=1, description="longer prompts are dropped and counted")
@@ -238,6 +251,8 @@ class DataRecipe(SourceRecipe):
 
     def problems(self, key: str = "data") -> list[str]:
         found = super().problems(key)
+        if (curriculum := self.curriculum) is not None and curriculum.lower_at >= curriculum.raise_at:
+            found.append(f"{key}.curriculum.lower_at: is not below raise_at; levels would move for ever")
         if self.system_prompt_preset is not None and self.system_prompt != PRESETS[self.system_prompt_preset]:
             found.append(f"{key}.system_prompt_preset: {key}.system_prompt has a text of its own; remove one of them")
         if not self.mixture:

@@ -443,6 +443,11 @@ class Recipe(Section):
             problems.append("rollout.group_size: a group of 1 has no advantage; use 2 or more (the paper: 8 or 12)")
         if self.rollout.steps_per_generation > 1 and self.objective.name == "sft":
             problems.append("rollout.steps_per_generation: SFT samples nothing to share between steps; set it to 1")
+        if self.data.curriculum is not None and self.training.max_steps is None:
+            problems.append("data.curriculum: needs training.max_steps, since levels that move have no epochs")
+        moves = self.data.curriculum is not None or self.data.rest_after is not None
+        if moves and self.objective.name == "sft":
+            problems.append("data.curriculum, data.rest_after: SFT scores no answers; remove them")
         if self.data.max_prompt_tokens >= self.model.max_seq_length:
             problems.append(
                 f"data.max_prompt_tokens: {self.data.max_prompt_tokens} leaves no room for a completion; "

@@ -295,7 +295,7 @@ class _Worker:
     """One grading process, which may die at any time."""
 
     def __init__(self) -> None:
-        self._loaded = set[tuple[str, str]]()
+        self._loaded = set[tuple[str, str, int | None]]()
         try:
             self.process = subprocess.Popen(
                 # -P: the user's folder must not shadow the modules that a worker imports.
@@ -311,7 +311,7 @@ class _Worker:
 
     def ask(self, question: _Question) -> dict[str, Any] | None:
         """Send a question and return the `reply`. A task is loaded first, outside the time limit."""
-        if question.entry is not None and (task := question.entry[:2]) not in self._loaded:
+        if question.entry is not None and (task := question.entry.of_task) not in self._loaded:
             loaded = self._send({"load": task}, _START_SECONDS)
             if loaded is None:
                 return None

@@ -37,13 +37,13 @@ def check_rewards(recipe: RewardsRecipe, problems: Sequence[Problem]) -> None:
 
         for plugin in recipe.plugins:
             check_plugin_columns(plugin.name, load_plugin(plugin.name), problems)
-    tasks = defaultdict[tuple[str, str], list[Problem]](list)
+    tasks = defaultdict[tuple[str, str, int | None], list[Problem]](list)
     for problem in problems if recipe.accuracy.weight else ():
-        if problem.entry is not None and len(first := tasks[problem.entry[:2]]) < TRIED:
+        if problem.entry is not None and len(first := tasks[problem.entry.of_task]) < TRIED:
             first.append(problem)
     if tasks:
         with EqualityWorkers(1) as workers:
-            for (name, _), first in tasks.items():
+            for (name, *_), first in tasks.items():
                 _check_verifier(name, first, recipe.accuracy, workers)
 
 

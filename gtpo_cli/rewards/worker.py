@@ -2,8 +2,8 @@
 
     {"gold": "1/2", "predicted": "0.5", "question": null, "seconds": 5.0}  ->  {"score": 1.0}  are they equal?
     {"gold": "1/2", "predicted": null, "question": null, "seconds": 5.0}   ->  {"score": 1.0}  is the gold usable?
-    {"load": ["reasoning_gym/gcd", "{}"]}                                  ->  {"ready": true}  load a task, or "error"
-    {"entry": ["reasoning_gym/gcd", "{}", "gASV..."], "predicted": "6", "seconds": 5.0}  ->  {"score": 1.0}  by a task
+    {"load": ["reasoning_gym/gcd", "{}", null]}  ->  {"ready": true}  load a task, or "error"
+    {"entry": ["reasoning_gym/gcd", "{}", null, "gASV..."], ...}  ->  {"score": 1.0}  how right it is for a task
 
 "question" is the problem's, if copies from it do not count as answers. "entry": see `types.Entry`. An exception of a
 task adds "failed", and the score is 0.
@@ -32,6 +32,8 @@ from gtpo_cli.text import describe
 if TYPE_CHECKING:
     from gtpo_cli.tasks import Scores
 
+    Tasks = dict[tuple[str, str, int | None], Scores]
+
 MEMORY_LIMIT_BYTES = 1024**3  # of address space
 RETIRE_BYTES = 256 * 1024**2  # in use after an answer, without tasks; a larger worker retires to free its caches
 _GRACE_SECONDS = 10.0
@@ -47,7 +49,7 @@ def main() -> None:
 
     same_mathematics("(x+1)^2", "x^2+2x+1")  # load what sympy loads on first use before the first answer
     _reply(replies, {"ready": True})
-    tasks: dict[tuple[str, str], Scores] = {}
+    tasks: Tasks = {}
     loaded_bytes = 0
     for line in sys.stdin:
         question = json.loads(line)
@@ -64,8 +66,8 @@ def main() -> None:
         failed: dict[str, Any] = {}
         try:
             if question["entry"] is not None:
-                name, config, row = question["entry"]
-                score, failed = _scored(tasks[name, config], row, predicted)
+                *task, row = question["entry"]
+                score, failed = _scored(tasks[tuple(task)], row, predicted)
             elif predicted is None:
                 score = float(usable(gold, parses))
             else:
@@ -78,11 +80,11 @@ def main() -> None:
         _reply(replies, {"score": score, **failed, **retires})
 
 
-def _loaded(tasks: dict[tuple[str, str], Scores], name: str, config: str) -> dict[str, Any]:
+def _loaded(tasks: Tasks, name: str, config: str, level: int | None) -> dict[str, Any]:
     from gtpo_cli.tasks import find_task
 
     try:
-        tasks[name, config] = find_task(name, json.loads(config))  # type: ignore[assignment]  # only those with a score
+        tasks[name, config, level] = find_task(name, json.loads(config), level)  # type: ignore[assignment]  # only those with a score
     except GtpoError as error:
         return {"error": str(error)}
     return {"ready": True}

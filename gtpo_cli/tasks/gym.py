@@ -27,9 +27,10 @@ _OURS = ("seed", "size")
 
 
 class GymTask:
-    """A task of the library. `config` has the keys of its configuration but seed and size. Raises DataError."""
+    """A task of the library. `config` has the keys of its configuration but seed and size. `level`: of all parts of the
+    library's curriculum, which then decides their keys. Raises DataError."""
 
-    def __init__(self, name: str, config: Mapping[str, Any]) -> None:
+    def __init__(self, name: str, config: Mapping[str, Any], level: int | None = None) -> None:
         self.name = name
         self._factory = _library("reasoning_gym.factory")
         if name not in self._factory.DATASETS:
@@ -40,6 +41,8 @@ class GymTask:
         if unknown := [key for key in config if key not in known]:
             hint = did_you_mean(unknown[0], known, f"there are {', '.join(known)}")
             raise DataError(f"data.config.{unknown[0]}: {GYM}{name} has no such key; {hint}")
+        if level is not None:
+            self._config = self._at(level)
         self._scoring = self._data_set(0)
 
     def problems(self, split: str, seed: int) -> Iterator[Mapping[str, Any]]:
@@ -58,6 +61,16 @@ class GymTask:
 
     def score(self, row: Mapping[str, Any], answer: str) -> float:
         return float(self._scoring.score_answer(answer, row))
+
+    def _at(self, level: int) -> dict[str, Any]:
+        curriculum = self._factory.create_curriculum(self.name)
+        curriculum.set_global_level(level)
+        fields = ("field_name", "lower_field_name", "upper_field_name")
+        moved = {getattr(part, field, None) for part in curriculum.attributes.values() for field in fields}
+        if taken := [key for key in self._config if key in moved]:
+            raise DataError(f"data.config.{taken[0]}: the levels of {GYM}{self.name} decide it; remove the key")
+        whole = vars(curriculum.generate_configuration(self._config))
+        return {key: value for key, value in whole.items() if key not in _OURS}
 
     def _data_set(self, seed: int) -> Any:
         try:

@@ -3,9 +3,9 @@
 Six tasks of reasoning-gym, and perhaps a user's own, draw from sets of texts, whose order differs between processes
 unless PYTHONHASHSEED is set. So each call starts a process that has it, and the same recipe gives the same problems.
 
-    {"name": "reasoning_gym/gcd", "config": {}, "split": "train", "seed": 1, "count": 500}
-        ->  a line for each problem: {"question": "...", "answer": "...", "solution": null, "row": "..."}, or one last
-            line {"error": "..."}
+    {"name": "reasoning_gym/gcd", "config": {}, "split": "train", "seed": 1, "count": 500, "leveled": false}
+        ->  a line for each problem: {"question": "...", "answer": "...", "row": "...", ...}, or a last line
+            {"error": "..."}
 
 "row" is what the task's own score needs, pickled in base64: JSON would turn tuples into lists, which some verifiers do
 not accept.
@@ -26,15 +26,23 @@ from typing import Any, TextIO
 from gtpo_cli.errors import DataError, GtpoError
 from gtpo_cli.recipe.data import BUILT_IN
 from gtpo_cli.runs.user_code import running
-from gtpo_cli.tasks import COUNTS, SPLITS, Scores, find_task
+from gtpo_cli.tasks import COUNTS, OF_LEVEL, SPLITS, Scores, find_task, level_count
 from gtpo_cli.text import shown
 from gtpo_cli.types import STEADY, Entry, Problem
 
 
 def task_problems(
-    name: str, config: Mapping[str, Any], split: str, seed: int, count: int | None, *, id_prefix: str = ""
+    name: str,
+    config: Mapping[str, Any],
+    split: str,
+    seed: int,
+    count: int | None,
+    *,
+    leveled: bool = False,
+    id_prefix: str = "",
 ) -> tuple[Problem, ...]:
-    """Return the first `count` problems of a split, or else as many as the task names; fewer only of a test.
+    """Return the first `count` problems of a split, or else as many as the task names; fewer only of a test. With
+    `leveled`, of each of its levels.
 
     A larger count begins with the problems of a smaller one. Raises DataError, also for an unknown split.
     """
@@ -45,19 +53,20 @@ def task_problems(
     make = _made if name in BUILT_IN else _by_process
     problems = tuple(
         Problem(
-            id=f"{id_prefix}{name}/{split}/{number}",
+            id=f"{id_prefix}{name}/{split}/{row['number']}",
             question=row["question"],
             gold=row["answer"],
             solution=row["solution"],
-            source=f"{name}[{split}]:{number}",
+            source=f"{name}[{split}]:{row['number']}",
             columns=row["columns"],
-            entry=None if row["row"] is None else Entry(name, json.dumps(dict(config)), row["row"]),
+            entry=None if row["row"] is None else Entry(name, json.dumps(dict(config)), row["level"], row["row"]),
+            level=row["level"] or 0,
         )
-        for number, row in enumerate(make(name, config, split, seed, count), start=1)
+        for row in make(name, config, split, seed, count, leveled)
     )
     if not problems:
         raise DataError(f"{name}: makes no {split} problems")
-    if count is not None and len(problems) < count and split == "train":
+    if count is not None and len(problems) < count and split == "train" and not leveled:
         raise DataError(f"data.limit: {name} has {len(problems)} {split} problems; {count} were asked for")
     return problems
 
@@ -68,9 +77,9 @@ def arithmetic_problems(count: int, *, split: str, seed: int) -> tuple[Problem, 
 
 
 def _by_process(
-    name: str, config: Mapping[str, Any], split: str, seed: int, count: int | None
+    name: str, config: Mapping[str, Any], split: str, seed: int, count: int | None, leveled: bool
 ) -> Iterator[dict[str, Any]]:
-    asked = {"name": name, "config": config, "split": split, "seed": seed, "count": count}
+    asked = {"name": name, "config": config, "split": split, "seed": seed, "count": count, "leveled": leveled}
     # -P: the user's folder must not shadow the modules that it imports.
     command = [sys.executable, "-P", "-m", "gtpo_cli.tasks.making"]
     with subprocess.Popen(
@@ -89,12 +98,17 @@ def _by_process(
     yield from rows
 
 
-def _made(name: str, config: Mapping[str, Any], split: str, seed: int, count: int | None) -> Iterator[dict[str, Any]]:
-    task = find_task(name, config)
-    wanted = (COUNTS | getattr(task, "counts", {}))[split] if count is None else count
-    with running(lambda said: DataError(f"{name}: {said}")):
-        rows = list(islice(task.problems(split, seed), wanted))
-    return (_checked(name, row, scores=isinstance(task, Scores)) for row in rows)
+def _made(
+    name: str, config: Mapping[str, Any], split: str, seed: int, count: int | None, leveled: bool
+) -> Iterator[dict[str, Any]]:
+    for level in range(level_count(name)) if leveled else [None]:
+        task = find_task(name, config, level)
+        usual = OF_LEVEL if leveled else (COUNTS | getattr(task, "counts", {}))[split]
+        with running(lambda said: DataError(f"{name}: {said}")):
+            rows = list(islice(task.problems(split, seed), usual if count is None else count))
+        for number, row in enumerate(rows, start=1):
+            place = {"number": str(number) if level is None else f"{level}.{number}", "level": level}
+            yield _checked(name, row, scores=isinstance(task, Scores)) | place
 
 
 def _checked(name: str, row: Any, *, scores: bool) -> dict[str, Any]:

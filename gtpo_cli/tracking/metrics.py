@@ -96,6 +96,7 @@ _DECLARED = (
     Metric("ratio/max", "1", None, "largest such r"),
     Metric("ratio/clipped_share", "share", None,
            "such tokens with r outside the clip range, whatever the sign of their coefficient / such tokens"),
+    Metric("tasks/resting", "prompts", None, "prompts that rest; only with data.rest_after"),
     Metric("rewards/timeouts", "completions", "less",
            "completions whose comparison ran out of time or memory (accuracy 0)"),
     Metric("rewards/errors", "completions", "less",
@@ -121,6 +122,10 @@ _FAMILIES = (
     Metric("audit/<place>_negative_groups", "share", None,
            "groups whose coefficients on shared prefix (or eos) tokens sum to less than 0 / groups where they do not"
            " cancel; only with objective.audit"),
+    Metric("tasks/<benchmark>/accuracy_rate", "share", None,
+           "as train/accuracy_rate, of the completions of one part of the data; with a mixture, data.curriculum or"
+           " data.rest_after"),
+    Metric("tasks/<benchmark>/level", "level", None, "its level, from 0; only with data.curriculum"),
     Metric("eval/<benchmark>/accuracy_rate", "share", "more",
            "right answers / completions, one of each of evaluation.limit test problems"),
     Metric("eval/<benchmark>/strict_format_rate", "share", "more",

@@ -20,12 +20,14 @@ import torch
 from torch import Tensor
 
 from gtpo_cli.data import Prompt, PromptOrder
+from gtpo_cli.data.preparation import Asked
 from gtpo_cli.data.prompts import completion_text
 from gtpo_cli.objective.batch import pad_rows
 from gtpo_cli.policy.packing import measure_rows
 from gtpo_cli.policy.sampler import SamplingParams, collate, sample
 from gtpo_cli.runs.files import Count, Finite, parse_json
 from gtpo_cli.seeds import derive_seed
+from gtpo_cli.training.difficulty import Difficulty
 from gtpo_cli.training.step import StepParts, StepSamples
 from gtpo_cli.training.stopwatch import Stopwatch
 from gtpo_cli.types import Completion, Group, Verdict
@@ -127,8 +129,17 @@ class _Stored:
 class Generations:
     """The samples of coming steps, by step number."""
 
-    def __init__(self, parts: StepParts, prompts: Sequence[Prompt], order: PromptOrder, *, seed: int) -> None:
+    def __init__(
+        self,
+        parts: StepParts,
+        prompts: Sequence[Prompt],
+        order: PromptOrder,
+        *,
+        seed: int,
+        difficulty: Difficulty | None = None,
+    ) -> None:
         """`prompts`: all prompts of the run, in the order of the data. `seed`: the run's."""
+        self._difficulty = difficulty
         self._parts, self._prompts, self._order, self._seed = parts, prompts, order, seed
         self._steps: dict[int, StepSamples] = {}
 
@@ -138,6 +149,8 @@ class Generations:
         If it has none, sample it and the rest of its generation first. Raises GenerationError, RewardError.
         """
         if number not in self._steps:
+            if self._difficulty is not None:
+                self._difficulty.move()
             missing = self._missing(number)
             samples = sample_steps(self._parts, [self._prompts_of(step) for step in missing], clock=clock)
             self._steps |= dict(zip(missing, samples, strict=True))
@@ -150,7 +163,8 @@ class Generations:
 
     def _prompts_of(self, number: int) -> StepPrompts:
         seed = derive_seed(self._seed, "sample", number)
-        return StepPrompts(self._order.step(number), seed, partial(self._order.more, number))
+        asked = Asked() if self._difficulty is None else self._difficulty.asked
+        return StepPrompts(self._order.step(number, asked), seed, partial(self._order.more, number, asked=asked))
 
     def drop(self) -> None:
         """Drop all samples, after their policy was abandoned."""

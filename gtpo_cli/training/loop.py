@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gtpo_cli.errors import NotFiniteError
 from gtpo_cli.job import TrainingJob
@@ -22,6 +22,7 @@ from gtpo_cli.seeds import derive_seed
 from gtpo_cli.terminal.console import Console
 from gtpo_cli.tracking.tracker import warn_on
 from gtpo_cli.training import trials
+from gtpo_cli.training.difficulty import Difficulty
 from gtpo_cli.training.generations import Generations
 from gtpo_cli.training.optimizers import Updater
 from gtpo_cli.training.run import Outcome, Run, newest_state, open_run
@@ -46,12 +47,15 @@ class LoopParts:
     store: CheckpointStore
     step: StepParts | None = None
     generations: Generations | None = None
+    difficulty: Difficulty | None = None
     held_out: HeldOut | None = None
 
     def save(self, state: CheckpointState) -> None:
-        training = {"updater": self.updater.state_dict()}
+        training: dict[str, Any] = {"updater": self.updater.state_dict()}
         if self.generations is not None and (samples := self.generations.state_dict(after=state.step)):
             training["samples_ahead"] = samples
+        if self.difficulty is not None:
+            training["difficulty"] = self.difficulty.state_dict()
         self.store.save(state, self.policy.save, self.policy.trainable_parameters(), training)
 
     def restore(self, step: int) -> str | None:
@@ -61,6 +65,8 @@ class LoopParts:
             self.updater.load_state_dict(loaded["updater"])
             if self.generations is not None:
                 self.generations.load_state_dict(loaded.get("samples_ahead", {}), after=step)
+            if self.difficulty is not None:
+                self.difficulty.load_state_dict(loaded["difficulty"])
             return restore_random_states(loaded["random"])
 
     def roll_back(self, step: int, factor: float) -> float:
@@ -128,7 +134,8 @@ def make_step(job: TrainingJob, parts: LoopParts, run: Run, number: int, *, firs
         run.warn(f"step {number} was skipped: {error}")
         parts.updater.advance_schedule()
         return {"optim/skipped": 1.0}
-    return run.record(number, rows, clock, parts.policy)
+    by_task = {} if parts.difficulty is None else parts.difficulty.observe(samples.groups)
+    return run.record(number, rows, clock, parts.policy) | by_task
 
 
 @contextmanager
@@ -165,15 +172,17 @@ def build(job: TrainingJob, folder: RunFolder, *, say: Say, warn: Say) -> Iterat
         updater = Updater(
             policy.trainable_parameters(), recipe.optimizer, total_steps=order.total_steps, dtype=policy.dtype
         )
-        step = generations = None
+        step = generations = difficulty = None
         if sampler is not None and recipe.objective.name != "sft":
             initial_entropy = find_initial_entropy(job, folder, policy, sampler, say)
             step = StepParts(
                 recipe.objective, recipe.rollout, policy, sampler, scorer, updater, initial_entropy, budget
             )
-            generations = Generations(step, prompts, order, seed=recipe.seed)
+            if recipe.data.mixture or recipe.data.curriculum is not None or recipe.data.rest_after is not None:
+                difficulty = Difficulty(prompts, recipe.data.curriculum, recipe.data.rest_after)
+            generations = Generations(step, prompts, order, seed=recipe.seed, difficulty=difficulty)
         store = CheckpointStore(folder.checkpoints, keep_last=recipe.training.keep_last)
-        yield LoopParts(policy, updater, budget, store, step, generations, held_out)
+        yield LoopParts(policy, updater, budget, store, step, generations, difficulty, held_out)
 
 
 def _keep_recipe(job: TrainingJob, folder: RunFolder, state: CheckpointState, updater: Updater, say: Say) -> None:

@@ -93,6 +93,8 @@ def check_recipe(recipe: Recipe) -> None:
         problems.append(
             "training.eval_every: has no counterpart with --engine trl: use gtpo eval on the checkpoints, or null"
         )
+    if recipe.data.curriculum is not None or recipe.data.rest_after is not None:
+        problems.append("data.curriculum, data.rest_after: TRL's trainer has its own order; remove them")
     for key, instead in (("max_num_seqs", ""), ("standby", "--trl vllm_enable_sleep_mode=true, "), ("vllm", "")):
         if getattr(recipe.rollout, key) != getattr(RolloutRecipe(), key):
             problems.append(f"rollout.{key}: TRL starts vLLM without it; remove it, or use {instead}gtpo's own loop")

@@ -120,6 +120,6 @@ def test_a_task_of_the_user_s_own_stays_behind_and_a_record_that_names_one_is_re
     kept = read_export(written(tmp_path / "named", recipe_of(data=named)))
     assert kept is not None
     assert (kept.recipe.data.benchmark, kept.recipe.data.config) == ("reasoning_gym/gcd", {"max_numbers": 3})
-    for sections in ({"data": {"benchmark": "evil.py:Task"}}, {"evaluation": {"benchmarks": ["evil.py:Task"]}}):
+    for sections in ({"data": own | {"benchmark": "evil.py:Task"}}, {"evaluation": {"benchmarks": ["evil.py:Task"]}}):
         with pytest.raises(ExportError, match=r"names the code evil.py:Task, which no export does"):
             read_export(changed(folder, **sections))

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from typing import get_args
 
 import pytest
 
-from gtpo_cli.recipe.data import Benchmark
+from gtpo_cli.recipe.data import KNOWN
 from gtpo_cli.tracking import METRICS, find_metric, metrics_table
 from gtpo_cli.tracking.metrics import in_order
 
@@ -43,7 +42,9 @@ NAMES = [
     "ratio/mean",
     "ratio/max",
     "ratio/clipped_share",
+    "tasks/resting",
     "rewards/timeouts",
+    "rewards/errors",
     "time/sample",
     "time/reward",
     "time/train",
@@ -64,8 +65,8 @@ DIRECTIONS = {
     "more": {"train/reward_mean", "train/format_rate", "train/accuracy_rate", "train/strict_format_rate",
              "speed/tokens_per_second", "rewards/a_mean", "eval/math/accuracy_rate", "eval/math/strict_format_rate"},
     "less": {"completions/truncated_share", "completions/empty_share", "optim/skipped", "guard/alarms",
-             "sampler/gap_mean", "sampler/gap_max", "rewards/timeouts", "time/sample", "time/reward", "time/train",
-             "time/step", "memory/peak_bytes", "eval/math/truncated_share", "eval/time"},
+             "sampler/gap_mean", "sampler/gap_max", "rewards/timeouts", "rewards/errors", "time/sample", "time/reward",
+             "time/train", "time/step", "memory/peak_bytes", "eval/math/truncated_share", "eval/time"},
     "less in SFT": {"optim/loss"},
 }  # fmt: skip
 
@@ -91,7 +92,7 @@ def test_user_rewards_follow_a_rule() -> None:
 def test_evaluations_during_training_are_named_after_their_benchmark() -> None:
     metric = find_metric("eval/aime24/accuracy_rate")
     assert (metric.name, metric.unit, metric.low, metric.high) == ("eval/aime24/accuracy_rate", "share", 0.0, 1.0)
-    for benchmark in get_args(Benchmark):
+    for benchmark in (*KNOWN, "reasoning_gym/gcd", "my_task.py:Task"):
         assert find_metric(f"eval/{benchmark}/length_mean").unit == "tokens"
     assert find_metric("eval/time").unit == "s"
 
