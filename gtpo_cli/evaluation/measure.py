@@ -51,10 +51,11 @@ def find_evaluation(run: RunFolder, benchmark: Benchmark, subject: Subject) -> S
     recipe = subject.job.recipe
     problems, settings = [problem for problem, _ in benchmark.prompts], recipe.decisive
     sampling = {key: settings.pop(key) for key in tuple(settings) if key.startswith("evaluation.")}
-    names = [name for _, name in code_names(recipe.rewards)]
-    if isinstance(benchmark.name, CodeName):
-        names.append(benchmark.name)
+    tasks = {problem.entry.task for problem in problems if problem.entry is not None}  # which score by themselves
+    names = [name for _, name in code_names(recipe.rewards)] + [CodeName(name) for name in sorted(tasks) if ":" in name]
     own = {name: filter(Path.is_file, places_of(name)) for name in names}
+    if tasks:
+        settings["data.config"] = recipe.data.config
     settings["rewards.plugins"] = {name: _digest_of(files) for name, files in own.items()}
     conditions = Conditions(
         benchmark=benchmark.name,
@@ -67,7 +68,7 @@ def find_evaluation(run: RunFolder, benchmark: Benchmark, subject: Subject) -> S
         **{key.removeprefix("evaluation."): value for key, value in sampling.items()},
         settings=settings,
         weights=subject.weights,
-        grader=grader_version() + (f", reasoning-gym {gym_version()}" if benchmark.name.startswith(GYM) else ""),
+        grader=grader_version() + (f", reasoning-gym {gym_version()}" if any(GYM in name for name in tasks) else ""),
     )
     return evaluation_at(run, conditions)
 
