@@ -51,6 +51,19 @@ def pass_at_k(num_samples: int, num_correct: int, k: int) -> float:
     return (subsets - math.comb(num_samples - num_correct, k)) / subsets
 
 
+def best_of_k(scores: Sequence[float], k: int) -> float:
+    """Estimate without bias, from n >= k completions, the expected best score of k: its mean over all k-subsets.
+
+    best@k = sum_i s_(i) C(i - 1, k - 1) / C(n, k), with the scores in ascending order s_(1) <= ... <= s_(n): s_(i) is
+    the best of the subsets that hold it and k - 1 of the i - 1 before it. For scores of 0 and 1 it is `pass_at_k`.
+
+    Range: that of the scores. Raises ValueError for k < 1 or n < k.
+    """
+    _check_k(k, len(scores))
+    ways = math.fsum(score * math.comb(place, k - 1) for place, score in enumerate(sorted(scores)))
+    return ways / math.comb(len(scores), k)
+
+
 def first_k_pass(correct_in_order: Sequence[bool], k: int) -> bool:
     """Return whether one of the first k completions is right: one draw of the average in `pass_at_k`.
 
@@ -223,6 +236,19 @@ def student_t(degrees: int) -> float:
     density = np.cos(theta) ** (degrees - 1)
     below = np.concatenate([[0.0], np.cumsum(density[1:] + density[:-1])])
     return math.sqrt(degrees) * math.tan(float(np.interp(0.95, below / below[-1], theta)))
+
+
+def macro_average(parts: Sequence[Interval]) -> Interval:
+    """Compute the mean of the estimates of m parts, each of which counts the same, with its 95 % interval.
+
+    The parts are independent: low = mean - sqrt(sum_p (estimate_p - low_p)^2) / m, and high likewise (Zou & Donner
+    2008, Eq. 2, for a mean). Infinite where a part's interval is open. Raises ValueError without parts.
+    """
+    if not parts:
+        raise ValueError("a macro-average needs at least one part")
+    mean = math.fsum(part.estimate for part in parts) / len(parts)
+    below, above = (math.hypot(*(part.estimate - part[side] for part in parts)) / len(parts) for side in (1, 2))
+    return Interval(mean, mean - below, mean + above)
 
 
 # -- two models on the same problems ----------------------------------------------------------------------------------

@@ -105,9 +105,10 @@ class Verdict:
 
     `reward` is the weighted sum that training uses. `format_score` and `accuracy_score` are the unweighted parts
     (0..10). `strict_format`: all tags occur once each and in order, in any mode of the reward. `complete_format`: the
-    reward's own mode gave the full score. `correct`: the extracted answer equals the gold answer. `timed_out`: the
-    comparison ran out of time or memory. `failed`: the task's verifier raised an exception. `plugins`
-    holds the unweighted score of each further reward by name: the user's own, and `length` if it has a weight.
+    reward's own mode gave the full score. `correct`: the extracted answer equals the gold answer, or the task gives it
+    a score of 1. `score`: what a task that scores answers gives, 0 to 1; None where answers are compared. `timed_out`:
+    the comparison ran out of time or memory. `failed`: what the task's verifier raised. `plugins` holds the unweighted
+    score of each further reward by name: the user's own, and `length` if it has a weight.
     """
 
     reward: float
@@ -118,7 +119,8 @@ class Verdict:
     correct: bool
     extracted: str | None
     timed_out: bool = False
-    failed: bool = False
+    score: float | None = None
+    failed: str | None = None
     plugins: Mapping[str, float] = field(default_factory=dict)
 
     @property

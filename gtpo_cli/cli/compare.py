@@ -14,7 +14,7 @@ from gtpo_cli.errors import EvaluationError
 from gtpo_cli.text import counted, one_line
 
 if TYPE_CHECKING:
-    from gtpo_cli.tools.report.comparison import Comparison, Side
+    from gtpo_cli.tools.report.comparison import Comparison, Difference, Side
 
 _SHOWN_PROBLEMS = 5
 _QUESTION_WIDTH = 60
@@ -69,7 +69,6 @@ def compare(
 
 def _print(before: Side, after: Side, comparison: Comparison) -> None:
     from gtpo_cli.tools.report.comparison import verdict
-    from gtpo_cli.tools.report.tables import score_interval, score_number, score_words
 
     a, b = comparison.before.conditions.subject, comparison.after.conditions.subject
     print(f"\n{comparison.benchmark}: A = {before.run.path} {a}, B = {after.run.path} {b}")
@@ -77,19 +76,26 @@ def _print(before: Side, after: Side, comparison: Comparison) -> None:
     print(f"{counted(comparison.shared, 'shared problem')}{left_out}")
     for note in comparison.notes:
         print(f"note: {note}")
-    rows = [
-        [
-            score_words(row.score),
-            score_number(row.score, row.before),
-            score_number(row.score, row.after),
-            score_interval(row.score, row.interval, unit=False, sign=True),
-            "*" if row.excludes_zero else "",
-        ]
-        for row in comparison.differences
-    ]
-    print_table(("", "A", "B", "B - A (95 % interval)", ""), rows, numbers=range(1, 5))
+    head = ("A", "B", "B - A (95 % interval)", "")
+    print_table(("", *head), [_cells(row) for row in comparison.differences], numbers=range(1, 5))
+    if comparison.parts:
+        print()
+        by_part = [[part, *_cells(row)] for part, rows in comparison.parts.items() for row in rows]
+        print_table(("part", "", *head), by_part, numbers=range(2, 6))
     for sentence in (*verdict(comparison), *_only_one_side(comparison)):
         print(sentence)
+
+
+def _cells(row: Difference) -> list[str]:
+    from gtpo_cli.tools.report.tables import score_interval, score_number, score_words
+
+    return [
+        score_words(row.score),
+        score_number(row.score, row.before),
+        score_number(row.score, row.after),
+        score_interval(row.score, row.interval, unit=False, sign=True),
+        "*" if row.excludes_zero else "",
+    ]
 
 
 def _only_one_side(comparison: Comparison) -> Iterator[str]:
@@ -127,6 +133,18 @@ def _print_recipes(sides: Sequence[Side]) -> None:
         )
 
 
+def _scores(rows: Sequence[Difference]) -> dict[str, Any]:
+    return {
+        row.score: {
+            "a": row.before,
+            "b": row.after,
+            "difference": row.interval.estimate,
+            "interval_95": [row.interval.low, row.interval.high],
+        }
+        for row in rows
+    }
+
+
 def _document(before: Side, after: Side, comparison: Comparison) -> dict[str, Any]:
     from gtpo_cli.recipe.section import recipe_differences
 
@@ -138,15 +156,8 @@ def _document(before: Side, after: Side, comparison: Comparison) -> dict[str, An
         "problems": comparison.shared,
         "left_out": comparison.left_out,
         "notes": comparison.notes,
-        "scores": {
-            row.score: {
-                "a": row.before,
-                "b": row.after,
-                "difference": row.interval.estimate,
-                "interval_95": [row.interval.low, row.interval.high],
-            }
-            for row in comparison.differences
-        },
+        "scores": _scores(comparison.differences),
+        "parts": {part: _scores(rows) for part, rows in comparison.parts.items()},
         "mcnemar": comparison.test._asdict(),
         "first_right_in_a_only": comparison.only_before,
         "first_right_in_b_only": comparison.only_after,

@@ -148,11 +148,13 @@ def evaluate(
     with ended_with(lambda: ": the completions so far are stored, and the same command continues"):
         finished = _evaluate(run, measured, benchmarks, again=again)
     if as_json:
-        parts = {one.name: one.parts for one in benchmarks}
-        print_json({"run": run.path, "evaluations": _document(finished, parts, audit=audit)})
+        print_json({"run": run.path, "evaluations": _document(finished, benchmarks, audit=audit)})
         return
     for one in benchmarks:
         _print(one, asked, {subject: finished[one.name, subject] for subject in subjects}, by=by, audit=audit)
+    if len(benchmarks) > 1:
+        every = {one.name: {subject: finished[one.name, subject][1] for subject in subjects} for one in benchmarks}
+        print_parts("benchmark", every)
     if len(subjects) > 1:
         suggest("compare", f"{run.path}@{BASE}", run.path)
     else:
@@ -280,11 +282,15 @@ def _scores(results: Results) -> dict[str, Any]:
     }
 
 
-def _document(
-    finished: Finished, parts: Mapping[str, Mapping[str, Sequence[str]]], *, audit: bool
-) -> list[dict[str, Any]]:
+def _parts(benchmark: Benchmark, results: Results) -> Mapping[str, Sequence[str]]:
+    """The ids of the problems by the column of --by; without it, by part of a mixture."""
+    return benchmark.parts or results.parts
+
+
+def _document(finished: Finished, benchmarks: Sequence[Benchmark], *, audit: bool) -> list[dict[str, Any]]:
     from gtpo_cli.evaluation.misjudged import audit as find_misjudged
 
+    by_name = {one.name: one for one in benchmarks}
     return [
         {
             "benchmark": benchmark,
@@ -297,7 +303,7 @@ def _document(
             "scores": _scores(results),
             "parts": {
                 value: {"problems": len(ids), "scores": _scores(results.part(ids))}
-                for value, ids in parts[benchmark].items()
+                for value, ids in _parts(by_name[benchmark], results).items()
             },
             **({"audit": find_misjudged(stored.problems())} if audit else {}),
         }
@@ -323,8 +329,12 @@ def _print(
     )
     scores = {subject: results for subject, (_, results) in finished.items()}
     print_scores(scores)
-    if by is not None:
-        print_parts(by, benchmark.parts, scores)
+    parts = _parts(benchmark, next(iter(scores.values())))
+    if parts:
+        print_parts(
+            by or "part",
+            {value: {subject: one.part(ids) for subject, one in scores.items()} for value, ids in parts.items()},
+        )
     for subject, (stored, results) in finished.items():
         if results.scores["unparsable_share"].interval.estimate == 1:
             others = " or ".join(place for place in ANSWERS if place != recipe.rewards.answer)

@@ -76,19 +76,25 @@ def print_scores(results: Mapping[str, Results]) -> None:
     print_table(["", *results], rows, numbers=range(1, len(results) + 1))
 
 
-def print_parts(column: str, parts: Mapping[str, Sequence[str]], results: Mapping[str, Results]) -> None:
-    """Print a row for each part of the problems, with their number and each subject's accuracy and largest pass@k."""
-    from gtpo_cli.tools.report.tables import score_interval, score_words
+def print_parts(column: str, parts: Mapping[str, Mapping[str, Results]]) -> None:
+    """Print a row for each part, with the number of its problems and each subject's headlines; last their means, in
+    which each part counts the same. `parts`: results by part, then by subject."""
+    from gtpo_cli.estimators import macro_average
+    from gtpo_cli.tools.report.tables import MEAN_OF_PARTS, score_interval, score_words
 
-    shown = [(subject, name) for subject, one in results.items() for name in one.headlines]
-    rows = [
-        [
-            value,
-            str(len(ids)),
-            *(score_interval(name, results[subject].part(ids).scores[name].interval) for subject, name in shown),
-        ]
-        for value, ids in parts.items()
+    first, *others = parts.values()
+    shown = [
+        (subject, name)
+        for subject, results in first.items()
+        for name in results.headlines
+        if all(name in one[subject].scores for one in others)
     ]
+    columns = [(name, [one[subject].scores[name].interval for one in parts.values()]) for subject, name in shown]
+    counts = [str(len(next(iter(one.values())).problem_ids)) for one in parts.values()]
+    lines = [[*parts], counts, *([score_interval(name, each) for each in own] for name, own in columns)]
+    rows = [list(row) for row in zip(*lines, strict=True)]
+    if others:
+        rows.append([MEAN_OF_PARTS, "", *(score_interval(name, macro_average(own)) for name, own in columns)])
     heads = [f"{subject} {score_words(name)}" for subject, name in shown]
     print()
     print_table([column, "problems", *heads], rows, numbers=range(1, len(heads) + 2))
@@ -193,8 +199,14 @@ def print_verdict(problem: Problem, verdict: Verdict, rewards: RewardsRecipe) ->
     from gtpo_cli.tracking import reward_words
 
     late = " (the comparison ran out of time or memory)" if verdict.timed_out else ""
-    word = "correct" if verdict.correct else "wrong"
-    print_line("verdict", f"{word}, the gold answer is {problem.gold}{late}")
+    said = ["correct" if verdict.correct else "wrong"]
+    if verdict.score is not None:
+        said.append(f"the task's score is {verdict.score:g} of 1")
+    if verdict.failed:
+        said.append(f"its verifier raised {verdict.failed}")
+    if problem.gold:
+        said.append(f"the gold answer is {problem.gold}")
+    print_line("verdict", ", ".join(said) + late)
     terms = (
         f"{reward_words(name)} {verdict.scores[name]:g}" + ("" if weight == 1.0 else f" x {weight:g}")
         for name, weight in rewards.weights.items()

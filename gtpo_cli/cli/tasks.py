@@ -101,18 +101,16 @@ def _facts(source: SourceRecipe) -> dict[str, Any]:
 def _first_scores(recipe: Recipe, asked: list[str]) -> dict[str, Any]:
     from gtpo_cli.cli.probe_entropy import probe
     from gtpo_cli.rewards import Scorer
-    from gtpo_cli.rewards.extract import FULL_MARKS
 
-    wide = recipe.with_values({"rewards.accuracy.partial_credit": True})
     _, measured = probe(recipe, n=recipe.rollout.group_size, keep=overridden(asked), what="completions")
-    with Scorer(wide.rewards, longest=recipe.rollout.max_completion_tokens) as scorer:
+    with Scorer(recipe.rewards, longest=recipe.rollout.max_completion_tokens) as scorer:
         verdicts = [verdict for group in scorer.score_groups(measured.groups) for verdict in group.verdicts]
     return {
         "model": recipe.model.before_training,
         "completions": counted(len(verdicts), "completion"),
         "problems": counted(len(measured.groups), "problem"),
         "accuracy": fmean(verdict.correct for verdict in verdicts),
-        "score": fmean(verdict.accuracy_score / FULL_MARKS for verdict in verdicts),
+        "score": fmean(verdict.correct if verdict.score is None else verdict.score for verdict in verdicts),
         "format_rate": fmean(verdict.complete_format for verdict in verdicts),
     }
 

@@ -14,7 +14,7 @@ from gtpo_cli import rewards as grader
 from gtpo_cli.data import Prompt
 from gtpo_cli.data.unseen import Benchmark
 from gtpo_cli.errors import EvaluationError
-from gtpo_cli.estimators import first_k_pass, majority_of_votes, mean_interval, pass_at_k, vote_classes
+from gtpo_cli.estimators import best_of_k, first_k_pass, majority_of_votes, mean_interval, pass_at_k, vote_classes
 from gtpo_cli.evaluation.loading import PolicyAndSampler, Subject
 from gtpo_cli.evaluation.probe import mean_entropies
 from gtpo_cli.evaluation.store import (
@@ -230,10 +230,12 @@ def grade(groups: Sequence[Group], mean_entropies: Sequence[Sequence[float]], sc
                     strict_format=verdict.strict_format,
                     complete_format=verdict.complete_format,
                     timed_out=verdict.timed_out,
+                    score=verdict.score,
                     plugins=verdict.plugins,
                 )
                 for completion, verdict, entropy in zip(group.completions, group.verdicts, measured, strict=True)
             ),
+            group.problem.part,
         )
         for group, entropies in zip(scored, mean_entropies, strict=True)
         for measured in [[*entropies, *[None] * (len(group.completions) - len(entropies))]]
@@ -249,19 +251,21 @@ def score_problems(
     """
     plugin_scores = [completion.plugins for problem in problems for completion in problem.completions]
     rewards = [name for name in plugin_scores[0] if all(name in scores for scores in plugin_scores)]
-    rows = [_scores_of(problem, settings, rewards, scorer) for problem in problems]
+    scored = any(completion.score is not None for problem in problems for completion in problem.completions)
+    rows = [_scores_of(problem, settings, rewards, scorer, scored=scored) for problem in problems]
     values = {name: tuple(row[name] for row in rows) for name in rows[0]}
     scores = {name: Score(mean_interval(own, share=is_share(name)), own) for name, own in values.items()}
     return Results(
         problem_ids=tuple(problem.id for problem in problems),
         problem_digests=tuple(problem_digest(problem.question, problem.gold) for problem in problems),
+        problem_parts=tuple(problem.part for problem in problems),
         scores=scores,
         dropped=dropped,
     )
 
 
 def _scores_of(
-    problem: EvaluatedProblem, settings: EvaluationRecipe, rewards: Sequence[str], scorer: Scorer
+    problem: EvaluatedProblem, settings: EvaluationRecipe, rewards: Sequence[str], scorer: Scorer, *, scored: bool
 ) -> dict[str, float]:
     completions = problem.completions
     correct = [completion.correct for completion in completions]
@@ -271,6 +275,8 @@ def _scores_of(
         **{f"pass@{k}": pass_at_k(len(correct), sum(correct), k) for k in settings.pass_k},
         **{f"first_pass@{k}": float(first_k_pass(correct, k)) for k in settings.pass_k},
         **{f"maj@{k}": majority_of_votes(votes, k) for k in settings.majority_k},
+        **({"score": fmean(problem.scores)} if scored else {}),
+        **{f"best@{k}": best_of_k(problem.scores, k) for k in settings.pass_k if scored and k > 1},
         "format_rate": fmean(completion.complete_format for completion in completions),
         "strict_format_rate": fmean(completion.strict_format for completion in completions),
         "truncated_share": fmean(completion.truncated for completion in completions),

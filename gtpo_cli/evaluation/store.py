@@ -96,8 +96,8 @@ class EvaluatedCompletion:
     `tokens`: length with the end-of-sequence token. `mean_entropy`: <H>_i in nats at the evaluation's temperature
     (greedy: at 1), 0 for an empty completion, None where it was not measured. `answer`: the text in the answer tags,
     None without a well-formed answer. `parsable`: the answer can be compared (a number, mathematics, or text); false
-    without an answer. `timed_out`: the comparison ran out of time or memory, so the answer counts as wrong. `plugins`:
-    the unweighted score of each user reward by name.
+    without an answer. `timed_out`: the comparison ran out of time or memory, so the answer counts as wrong. `score`:
+    of a task that scores answers, 0 to 1, else None. `plugins`: the unweighted score of each user reward by name.
     """
 
     text: str
@@ -110,6 +110,7 @@ class EvaluatedCompletion:
     strict_format: bool
     complete_format: bool
     timed_out: bool = False
+    score: Finite | None = None
     plugins: Mapping[str, Finite] = field(default_factory=dict)
 
     @property
@@ -119,12 +120,19 @@ class EvaluatedCompletion:
 
 @dataclass(frozen=True, slots=True)
 class EvaluatedProblem:
-    """A problem with its graded completions in sampling order: one line of samples.jsonl."""
+    """A problem with its graded completions in sampling order: one line of samples.jsonl. `part`: the part of a mixture
+    that it comes from."""
 
     id: str
     question: str
     gold: str
     completions: tuple[EvaluatedCompletion, ...]
+    part: str = ""
+
+    @property
+    def scores(self) -> list[float]:
+        """The score of each completion; 1 or 0 where answers are compared."""
+        return [float(c.correct) if c.score is None else c.score for c in self.completions]
 
     @property
     def entropies(self) -> list[float]:
@@ -153,21 +161,27 @@ class Results:
     """All reported results of a finished evaluation.
 
     `scores`: metric -> Score, in the order of display. Names: `accuracy` (mean over all completions), `pass@K`
-    (unbiased), `first_pass@K` (the first K completions), `maj@K`, `format_rate`, `strict_format_rate`,
-    `truncated_share`, `unparsable_share`, `timed_out_share`, `mean_entropy` (nats), `mean_length` (tokens), and the
-    name of each user reward with the mean of its unweighted score (points): see `is_reward`.
-    `problem_ids` and `problem_digests` (of question and gold answer) are in the order of each score's values.
-    `dropped`: problems of the benchmark that could not be used.
+    (unbiased), `first_pass@K` (the first K completions), `maj@K`, `score` and `best@K` (the mean score of a task, and
+    the best of K, unbiased; only if tasks score answers), `format_rate`, `strict_format_rate`, `truncated_share`,
+    `unparsable_share`, `timed_out_share`, `mean_entropy` (nats), `mean_length` (tokens), and the name of each user
+    reward with the mean of its unweighted score (points): see `is_reward`.
+    `problem_ids`, `problem_digests` (of question and gold answer) and `problem_parts` (of a mixture) are in the order
+    of each score's values. `dropped`: problems of the benchmark that could not be used.
     """
 
     problem_ids: tuple[str, ...]
     problem_digests: tuple[str, ...]
+    problem_parts: tuple[str, ...]
     scores: Mapping[str, Score] = field(default_factory=dict)
     dropped: Count = 0
 
     def __post_init__(self) -> None:
         """Raise ValueError if the scores do not belong to these problems."""
-        lengths = {len(self.problem_digests), *(len(score.values) for score in self.scores.values())}
+        lengths = {
+            len(self.problem_digests),
+            len(self.problem_parts),
+            *(len(score.values) for score in self.scores.values()),
+        }
         if lengths != {len(self.problem_ids)} or len(set(self.problem_ids)) != len(self.problem_ids):
             raise ValueError("scores: each needs one value per problem, and each problem needs its own id")
         if self.problem_ids and "accuracy" not in self.scores:
@@ -184,22 +198,32 @@ class Results:
         return Results(
             tuple(self.problem_ids[place] for place in kept),
             tuple(self.problem_digests[place] for place in kept),
+            tuple(self.problem_parts[place] for place in kept),
             {name: Score(mean_interval(own, share=is_share(name)), own) for name, own in values.items()},
         )
 
     @property
+    def parts(self) -> dict[str, list[str]]:
+        """The ids of the problems by their part of a mixture; empty if there is only one."""
+        found: dict[str, list[str]] = {}
+        for id_, part in zip(self.problem_ids, self.problem_parts, strict=True):
+            found.setdefault(part, []).append(id_)
+        return found if len(found) > 1 else {}
+
+    @property
     def headlines(self) -> list[str]:
-        """The names of the scores that say most: accuracy, and pass@k for the largest k above 1."""
-        return ["accuracy", *(f"pass@{k}" for k in self.ks("pass")[-1:] if k > 1)]
+        """The names of the scores that say most: accuracy, pass@k for the largest k above 1, and a task's score."""
+        largest = (f"pass@{k}" for k in self.ks("pass")[-1:] if k > 1)
+        return ["accuracy", *largest, *(name for name in ("score",) if name in self.scores)]
 
     def ks(self, family: str) -> list[int]:
-        """List every k with scores of a family (`pass`, `first_pass`, `maj`), ascending."""
+        """List every k with scores of a family (`pass`, `first_pass`, `maj`, `best`), ascending."""
         found = (_K.fullmatch(name) for name in self.scores)
         return sorted(int(match[2]) for match in found if match and match[1] == family)
 
 
 FIXED_SCORES = (
-    "accuracy", "format_rate", "strict_format_rate", "truncated_share", "unparsable_share", "timed_out_share",
+    "accuracy", "score", "format_rate", "strict_format_rate", "truncated_share", "unparsable_share", "timed_out_share",
     "mean_entropy", "mean_length",
 )  # fmt: skip
 _K = re.compile(r"(\w+)@([1-9][0-9]{0,8})")

@@ -56,6 +56,7 @@ class Curve:
 CURVES = (  # a report begins with the first two that a run has
     Curve("reward", "Reward", "train/reward_mean"),
     Curve("accuracy", "Accuracy", "train/accuracy_rate", share=True, held_out="accuracy_rate"),
+    Curve("resting", "Prompts that rest", "tasks/resting"),
     Curve("loss", "Loss", "optim/loss"),
     Curve("strict_format", "Strict format", "train/strict_format_rate", share=True, held_out="strict_format_rate"),
     Curve("format", "Format, in the reward's mode", "train/format_rate", share=True),
@@ -78,13 +79,24 @@ CURVES = (  # a report begins with the first two that a run has
     Curve("memory", "Peak memory", "memory/peak_bytes", unit=("GiB", 2**30)),
 )
 _REWARD = re.compile(r"rewards/(.+)_mean")
+_TASK = re.compile(r"tasks/(.+)/(accuracy_rate|level)")
 
 
 def curves_of(names: Iterable[str]) -> list[Curve]:
-    """Return the curves of the metrics that were logged: the declared ones, and the rewards that users added."""
-    found = sorted({match[1] for name in names if (match := _REWARD.fullmatch(name))})
-    rewards = [Curve(f"reward_{file_name(name)}", reward_words(name), f"rewards/{name}_mean") for name in found]
-    return [*CURVES[:2], *rewards, *CURVES[2:]]
+    """Return the curves of the metrics that were logged: the declared ones, the rewards that users added, and the tasks
+    of a curriculum."""
+    logged = sorted(set(names))
+    rewards = [
+        Curve(f"reward_{file_name(match[1])}", reward_words(match[1]), name)
+        for name in logged
+        if (match := _REWARD.fullmatch(name))
+    ]
+    tasks = [
+        Curve(file_name(name), f"{match[1]}: {match[2].replace('_rate', '')}", name, share=match[2] != "level")
+        for name in logged
+        if (match := _TASK.fullmatch(name))
+    ]
+    return [*CURVES[:2], *rewards, *tasks, *CURVES[2:]]
 
 
 def training_charts(runs: Sequence[RunRecord]) -> list[Chart]:

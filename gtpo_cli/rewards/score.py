@@ -219,6 +219,7 @@ class Scorer:
             correct=grade.equal,
             extracted=self._answer(text),
             timed_out=grade.timed_out or grade.crashed,  # crashed: the memory limit
-            failed=grade.failed is not None,
+            score=None if problem.entry is None else grade.score,
+            failed=grade.failed,
             plugins=own,
         )

@@ -1,11 +1,11 @@
 """Make a task's problems, in a process of its own for code that is not gtpo's.
 
 Six tasks of reasoning-gym, and perhaps a user's own, draw from sets of texts, whose order differs between processes
-unless PYTHONHASHSEED is set. So each call starts a process that has it, and the same recipe gives the same problems.
+unless PYTHONHASHSEED is set. So another process makes them, which has it, and the same recipe gives the same problems.
+It answers lines: name, configuration, split, seed, count, and whether by level.
 
-    {"name": "reasoning_gym/gcd", "config": {}, "split": "train", "seed": 1, "count": 500, "leveled": false}
-        ->  a line for each problem: {"question": "...", "answer": "...", "row": "...", ...}, or a last line
-            {"error": "..."}
+    ["reasoning_gym/gcd", {}, "train", 1, 500, false]
+        ->  a line for each problem: {"question": "...", "answer": "...", "row": "...", ...}, or {"error": "..."}; null
 
 "row" is what the task's own score needs, pickled in base64: JSON would turn tuples into lists, which some verifiers do
 not accept.
@@ -13,18 +13,22 @@ not accept.
 
 from __future__ import annotations
 
+import atexit
 import base64
 import json
 import os
 import pickle
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from functools import cache
 from itertools import islice
 from typing import Any, TextIO
 
 from gtpo_cli.errors import DataError, GtpoError
-from gtpo_cli.recipe.data import BUILT_IN
+from gtpo_cli.recipe.data import BUILT_IN, GYM
 from gtpo_cli.runs.user_code import running
 from gtpo_cli.tasks import COUNTS, OF_LEVEL, SPLITS, Scores, find_task, level_count
 from gtpo_cli.text import shown
@@ -76,26 +80,65 @@ def arithmetic_problems(count: int, *, split: str, seed: int) -> tuple[Problem, 
     return task_problems("arithmetic", {}, split, seed, count)
 
 
-def _by_process(
-    name: str, config: Mapping[str, Any], split: str, seed: int, count: int | None, leveled: bool
-) -> Iterator[dict[str, Any]]:
-    asked = {"name": name, "config": config, "split": split, "seed": seed, "count": count, "leveled": leveled}
-    # -P: the user's folder must not shadow the modules that it imports.
-    command = [sys.executable, "-P", "-m", "gtpo_cli.tasks.making"]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        env=os.environ | STEADY,
-    ) as process:  # fmt: skip
-        try:
-            out, said = process.communicate(json.dumps(asked))
-        finally:
-            process.kill()
-    rows = [json.loads(line) for line in out.splitlines()]
-    if rows and (error := rows[-1].get("error")):
-        raise DataError(error)
-    if process.returncode:
-        raise DataError(f"{name}: its process ended with {process.returncode} ({shown(said[-300:])})")
-    yield from rows
+def _by_process(name: str, *asked: Any) -> list[dict[str, Any]]:
+    of_library = name.startswith(GYM)
+    maker = _library_maker(os.getpid()) if of_library else _Maker()
+    try:
+        rows = maker.ask(name, *asked)
+    except BaseException:  # it may be in the middle of an answer
+        maker.close()
+        _library_maker.cache_clear()
+        raise
+    if not of_library:
+        maker.close()
+    return rows
+
+
+class _Maker:
+    """A process that makes problems: one for all that a library makes, and one for each call of a user's class, whose
+    file may change."""
+
+    def __init__(self) -> None:
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115  # close() closes it
+        self._process = subprocess.Popen(
+            # -P: the user's folder must not shadow the modules that it imports.
+            [sys.executable, "-P", "-m", "gtpo_cli.tasks.making"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said, text=True, env=os.environ | STEADY,
+        )  # fmt: skip
+
+    def ask(self, name: str, *asked: Any) -> list[dict[str, Any]]:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with suppress(BrokenPipeError):
+            self._process.stdin.write(json.dumps([name, *asked]) + "\n")
+            self._process.stdin.flush()
+        rows: list[dict[str, Any]] = []
+        while reply := self._process.stdout.readline():
+            row = json.loads(reply)
+            if row is None:
+                return rows
+            if error := row.get("error"):
+                raise DataError(error)
+            rows.append(row)
+        code = self._process.wait()
+        self._said.seek(0)
+        raise DataError(
+            f"{name}: its process ended with {code} ({shown(self._said.read()[-300:].decode(errors='replace'))})"
+        )
+
+    def close(self) -> None:
+        self._process.kill()
+        with suppress(BrokenPipeError):
+            self._process.communicate()
+        self._said.close()
+
+
+@cache
+def _library_maker(process_id: int) -> _Maker:
+    """Return this process's maker, which imports a library once. A forked child must not read its parent's replies."""
+    maker = _Maker()
+    atexit.register(maker.close)
+    return maker
 
 
 def _made(
@@ -129,17 +172,18 @@ def _checked(name: str, row: Any, *, scores: bool) -> dict[str, Any]:
 def main() -> None:
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # output of libraries must not look like a reply
-    asked = json.loads(sys.stdin.read())
-    try:
-        for row in _made(**asked):
-            _write(replies, row)
-    except GtpoError as error:
-        _write(replies, {"error": str(error)})
+    for line in sys.stdin:
+        try:
+            for row in _made(*json.loads(line)):
+                _write(replies, row)
+        except GtpoError as error:
+            _write(replies, {"error": str(error)})
+        _write(replies, None)
+        replies.flush()
 
 
-def _write(replies: TextIO, row: Mapping[str, Any]) -> None:
+def _write(replies: TextIO, row: Mapping[str, Any] | None) -> None:
     replies.write(json.dumps(row) + "\n")
-    replies.flush()
 
 
 if __name__ == "__main__":

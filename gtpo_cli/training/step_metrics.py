@@ -87,7 +87,7 @@ def _reward_metrics(groups: Sequence[Group]) -> dict[str, float]:
         "completions/truncated_share": statistics.fmean(completion.truncated for completion in completions),
         "completions/empty_share": statistics.fmean(not completion.token_ids for completion in completions),
         "rewards/timeouts": float(sum(verdict.timed_out for verdict in verdicts)),
-        "rewards/errors": float(sum(verdict.failed for verdict in verdicts)),
+        "rewards/errors": float(sum(verdict.failed is not None for verdict in verdicts)),
     }
     for name in verdicts[0].plugins:
         metrics[f"rewards/{name}_mean"] = statistics.fmean(verdict.plugins[name] for verdict in verdicts)
@@ -147,6 +147,8 @@ def sample_rows(rows: StepRows) -> list[dict[str, Any]]:
                 "reward": verdict.reward,
                 "format": verdict.format_score,
                 "accuracy": verdict.accuracy_score,
+                "correct": verdict.correct,
+                "score": verdict.score,
                 "extracted": verdict.extracted,
                 "plugins": dict(verdict.plugins),
                 "advantage": float(rows.advantages_N[row]),

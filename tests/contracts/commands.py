@@ -15,6 +15,7 @@ import torch
 ROOT = Path(__file__).resolve().parents[2]
 SHARED = ROOT.parent / "shared"
 GTPO = [str(Path(sys.executable).parent / "gtpo")]
+SIGNALLED = str(ROOT / "tests/e2e/signalled.py")  # gtpo, which stops itself at a step
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 Prepared = Callable[..., None]

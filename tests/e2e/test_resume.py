@@ -8,7 +8,7 @@ from pathlib import Path
 
 import forks
 import pytest
-from commands import Prepared, Run, comparable, contents, environment
+from commands import SIGNALLED, Prepared, Run, comparable, contents, environment
 
 from gtpo_cli.recipe import load_recipe
 
@@ -24,22 +24,6 @@ SETTINGS = [
 def train_arguments(name: str, extra: list[str]) -> list[str]:
     overrides = [f"run_name={name}", *SETTINGS, *extra]
     return ["train", "--quiet", "--recipe", "tiny_arithmetic", *(a for o in overrides for a in ("--set", o))]
-
-
-# gtpo, which sends itself a signal as soon as step 4 is logged: the first argument is the number of the signal.
-SIGNALLED = """
-import os, sys
-from gtpo_cli.cli.app import main
-from gtpo_cli.tracking.jsonl import JsonlTracker
-append = JsonlTracker.log
-def log(self, step, metrics):
-    append(self, step, metrics)
-    if step == 4: os.kill(os.getpid(), int(number))
-JsonlTracker.log = log
-_, number, *arguments = sys.argv
-sys.argv = ["gtpo", *arguments]
-main()
-"""
 
 
 def lines(run: Path) -> int:
@@ -60,8 +44,7 @@ def test_a_signal_finishes_the_step_saves_and_says_how_to_go_on(
 ) -> None:
     prepared(train_arguments("whole", extra))
     run = tmp_path / "runs" / "stopped"
-    (tmp_path / "signalled.py").write_text(SIGNALLED)
-    command = [str(tmp_path / "signalled.py"), str(int(number)), *train_arguments("stopped", extra)]
+    command = [SIGNALLED, str(int(number)), "4", *train_arguments("stopped", extra)]
     assert forks.run(command, cwd=tmp_path, env=environment()).returncode == code
     assert lines(run) == 4
     assert (run / "checkpoints" / "step-000004").is_dir()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 from pathlib import Path
 
+import forks
 import pytest
-from commands import Run, metrics
+from commands import SIGNALLED, Run, comparable, contents, environment, metrics
 
 TASK = '''
 class Sums:
@@ -26,6 +28,23 @@ class Sums:
     def score(self, row, answer):
         return float(int(answer) == sum(row["numbers"]))
 '''
+FIVE = """
+class Sums:
+    levels = 3
+
+    def __init__(self, level=0, first=0):
+        self.terms, self.first = level + 2, first
+
+    def problems(self, split, seed):
+        import random
+        draw = random.Random(f"{type(self).__name__} {self.terms} {split} {seed if split == 'train' else ''}")
+        while True:
+            numbers = [self.first, *(draw.randint(0, 9) for _ in range(self.terms))]
+            yield {"question": "+".join(map(str, numbers)), "answer": None, "sum": sum(numbers)}
+
+    def score(self, row, answer):
+        return max(0.0, 1.0 - abs(int(answer) - row["sum"]) / 4)
+""" + "".join(f"class {name}(Sums): pass\n" for name in "ABCDE")
 MIXTURE = ["--set", "data.benchmark=mixture", "--set", "data.mixture={my_task.py:Sums: 1, arithmetic: 1}"]
 MIXTURE += ["--set", "data.config={my_task.py:Sums: {first: 3}}", "--set", "data.limit=64"]
 
@@ -68,3 +87,43 @@ def test_a_task_of_the_user_s_own_is_trained_on_resumed_and_evaluated(gtpo: Run,
     gtpo("report", "runs/whole")
     (page,) = (tmp_path / "runs/whole/report").glob("*.html")
     assert "my_task.py:Sums" in page.read_text()
+
+
+def test_five_tasks_with_a_curriculum_killed_in_a_generation_and_resumed(gtpo: Run, tmp_path: Path) -> None:
+    (tmp_path / "five.py").write_text(FIVE)
+    weights = ", ".join(f"five.py:{name}: {weight}" for name, weight in zip("ABCDE", (2, 1, 1, 1, 1), strict=True))
+    changes = [
+        "data.benchmark=mixture", f"data.mixture={{{weights}}}", "data.config={five.py:C: {first: 4}}", "data.limit=12",
+        "data.curriculum={raise_at: 0.3, lower_at: 0.05, over: 12}", "data.rest_after=1", "training.max_steps=12",
+        "rollout.steps_per_generation=4", "rollout.prompts_per_step=5", "rollout.group_size=6",
+        "rollout.max_completion_tokens=32", "objective.initial_entropy=0.1", "training.save_every=3",
+        "rewards.accuracy.partial_credit=true", "tracking.log_completions_every=4",
+    ]  # fmt: skip
+    train = ["train", "--quiet", "--recipe", "tiny_arithmetic", *(a for one in changes for a in ("--set", one))]
+    gtpo(*train, "--name", "whole")
+    command = [SIGNALLED, str(int(signal.SIGKILL)), "7", *train, "--name", "killed"]
+    assert forks.run(command, cwd=tmp_path, env=environment()).returncode == -signal.SIGKILL
+    gtpo("train", "--quiet", "--resume", "runs/killed")
+    whole, killed = (tmp_path / "runs" / name for name in ("whole", "killed"))
+    assert comparable(whole) == comparable(killed)
+    assert contents(whole) == contents(killed)
+    rows = metrics(whole)
+    levels = {name: [row[f"tasks/five.py:{name}/level"] for row in rows] for name in "ABCDE"}
+    assert max(map(max, levels.values())) >= 1.0
+    moves = {place + 1 for own in levels.values() for place in range(1, 12) if own[place] != own[place - 1]}
+    assert moves <= {5, 9}  # between generations only
+    assert rows[-1]["tasks/resting"] > 0.0
+
+    (found,) = json.loads(gtpo("eval", "runs/whole", "--limit", "3", "--pass-k", "2", "--json").stdout)["evaluations"]
+    assert {"accuracy", "score", "pass@2", "best@2"} <= found["scores"].keys()
+    assert list(found["parts"]) == [f"five.py:{name}" for name in "ABCDE"]
+    assert found["scores"]["score"]["estimate"] >= found["scores"]["accuracy"]["estimate"]
+    said = gtpo("eval", "runs/whole", "--limit", "3", "--pass-k", "2").stdout
+    assert re.search(r"^ *five\.py:E +3 +[\d.]+ % ", said, re.M)
+    assert re.search(r"^ *mean of these +[\d.]+ % ", said, re.M)
+    gtpo("report", "runs/whole")
+    page = (tmp_path / "runs/whole/report/report.html").read_text()
+    assert "five.py:A: level" in page
+    assert "Prompts that rest" in page
+    said = gtpo("inspect", "runs/whole").stdout
+    assert re.search(r"answer .* of score (0|1|0\.25|0\.5|0\.75)\b", said)

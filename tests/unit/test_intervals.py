@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import t, ttest_1samp
 
-from gtpo_cli.estimators import Interval, difference_interval, mean_interval, student_t
+from gtpo_cli.estimators import Interval, difference_interval, macro_average, mean_interval, student_t
 
 Array = NDArray[np.float64]
 OPEN = (-math.inf, math.inf)
@@ -55,7 +55,26 @@ def test_quantiles_of_students_t_are_scipys(degrees: int) -> None:
     assert student_t(degrees) == pytest.approx(t.ppf(0.975, degrees), abs=1e-4)
 
 
+def test_a_macro_average_joins_the_parts_intervals() -> None:
+    """Distances 0.3 and 0.4 below, 0.6 and 0.8 above: sqrt(0.25) / 2 and sqrt(1) / 2."""
+    parts = [Interval(0.4, 0.1, 1.0), Interval(0.8, 0.4, 1.6)]
+    assert macro_average(parts) == (pytest.approx(0.6), pytest.approx(0.35), pytest.approx(1.1))
+    assert macro_average(parts[:1]) == pytest.approx(parts[0])
+    assert macro_average([*parts, Interval(1.0, *OPEN)])[1:] == OPEN
+
+
+def test_an_interval_of_a_macro_average_holds_the_truth() -> None:
+    rng, truths, held = np.random.default_rng(0), np.array([0.2, 0.5, 0.9]), 0
+    for _ in range(1000):
+        parts = [mean_interval(rng.random(n) < p, share=True) for n, p in zip((40, 100, 200), truths, strict=True)]
+        _, low, high = macro_average(parts)
+        held += low <= truths.mean() <= high
+    assert 0.93 <= held / 1000 <= 0.98
+
+
 def test_nothing_to_average_is_an_error() -> None:
+    with pytest.raises(ValueError, match="at least one part"):
+        macro_average([])
     with pytest.raises(ValueError, match="a list of values"):
         mean_interval([])
     with pytest.raises(ValueError, match="a list of values"):

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gtpo_cli.estimators import first_k_pass, majority_at_k, majority_of_votes, pass_at_k, vote_classes
+from gtpo_cli.estimators import best_of_k, first_k_pass, majority_at_k, majority_of_votes, pass_at_k, vote_classes
 
 # -- pass@k -----------------------------------------------------------------------------------------------------------
 
@@ -49,6 +49,30 @@ def test_pass_at_k_equals_the_product_form_on_random_tables() -> None:
 def test_pass_at_k_refuses_what_has_no_answer(arguments: tuple[int, int, int], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         pass_at_k(*arguments)
+
+
+# -- best of k --------------------------------------------------------------------------------------------------------
+
+
+def test_best_of_k_by_hand() -> None:
+    assert best_of_k([0.0, 1.0, 0.5], 2) == pytest.approx(2.5 / 3)  # pairs: 1, 0.5, 1
+    assert best_of_k([0.25, 0.75], 1) == 0.5
+    assert best_of_k([0.25, 0.75], 2) == 0.75
+    with pytest.raises(ValueError, match="k = 3 needs at least 3"):
+        best_of_k([0.25, 0.75], 3)
+
+
+@given(st.lists(st.floats(0.0, 1.0), min_size=1, max_size=7), st.data())
+def test_best_of_k_is_the_mean_of_the_best_over_all_subsets(scores: list[float], data: st.DataObject) -> None:
+    k = data.draw(st.integers(1, len(scores)))
+    subsets = list(itertools.combinations(scores, k))
+    assert best_of_k(scores, k) == pytest.approx(sum(map(max, subsets)) / len(subsets), abs=1e-12)
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=9), st.data())
+def test_best_of_k_of_right_and_wrong_is_pass_at_k(row: list[bool], data: st.DataObject) -> None:
+    k = data.draw(st.integers(1, len(row)))
+    assert best_of_k(row, k) == pytest.approx(pass_at_k(len(row), sum(row), k), abs=1e-12)
 
 
 # -- first k ----------------------------------------------------------------------------------------------------------

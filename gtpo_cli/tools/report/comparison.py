@@ -6,20 +6,21 @@ A side of a comparison is a run folder, or one of its evaluated subjects: `runs/
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gtpo_cli.errors import EvaluationError
-from gtpo_cli.estimators import Interval, McNemar, difference_interval, mcnemar
+from gtpo_cli.estimators import Interval, McNemar, difference_interval, macro_average, mcnemar
 from gtpo_cli.evaluation.store import Results, StoredEvaluation, find_evaluations, is_share
 from gtpo_cli.runs.folder import RunFolder
 from gtpo_cli.text import counted, one_line, shown, some
-from gtpo_cli.tools.report.tables import score_interval
+from gtpo_cli.tools.report.tables import MEAN_OF_PARTS, score_interval
 
 _SHOWN_IDS = 10
 _ROUNDING = 1e-12  # the rounding error of a mean of differences that cancel
@@ -52,6 +53,8 @@ class Comparison:
     """A comparison of two evaluations of one benchmark. `shared`: number of compared problems. `left_out`: number of
     problems that only one side has.
 
+    `parts`: the differences of the headlines by part of a mixture, and their macro-averages (empty without parts).
+
     McNemar's test and `only_before`, `only_after` (ids) are about the first completion of each problem. `never_before`
     and `never_after` list the ids of problems that this side never solves, but the other side solves. `notes`:
     conditions of sampling that differ.
@@ -64,6 +67,7 @@ class Comparison:
     left_out: int
     notes: tuple[str, ...]
     differences: tuple[Difference, ...]
+    parts: Mapping[str, tuple[Difference, ...]]
     test: McNemar
     only_before: tuple[str, ...]
     only_after: tuple[str, ...]
@@ -124,11 +128,6 @@ def compare_pair(before: StoredEvaluation, after: StoredEvaluation) -> Compariso
     of_subject, of_problems = ("subject", "weights"), ("problems", "data_digest")  # problems are compared one by one
     differ = before.conditions.differences(after.conditions, *of_subject, *of_problems)
     names = [name for name in one.scores if name in other.scores]
-    before_PM, after_PM = _values(one, names, ids), _values(other, names, ids)
-    means = before_PM.mean(axis=0).tolist(), after_PM.mean(axis=0).tolist()
-    intervals = [
-        difference_interval(before_PM[:, m], after_PM[:, m], share=is_share(name)) for m, name in enumerate(names)
-    ]
     first_before, first_after = _solved(before, one, ids, first=True), _solved(after, other, ids, first=True)
     any_before, any_after = _solved(before, one, ids, first=False), _solved(after, other, ids, first=False)
     return Comparison(
@@ -138,7 +137,8 @@ def compare_pair(before: StoredEvaluation, after: StoredEvaluation) -> Compariso
         shared=len(ids),
         left_out=len(set(one.problem_ids) ^ set(other.problem_ids)),
         notes=tuple(f"{key} differs: {shown(a)} and {shown(b)}" for key, a, b in differ),
-        differences=tuple(map(Difference, names, *means, intervals)),
+        differences=_differences(one, other, names, ids),
+        parts=_by_part(one, other, [name for name in one.headlines if name in names], set(ids)),
         test=mcnemar(first_before, first_after),
         only_before=_where(ids, first_before, first_after),
         only_after=_where(ids, first_after, first_before),
@@ -177,7 +177,7 @@ def verdict(comparison: Comparison) -> list[str]:
 
 def cautions(comparisons: Sequence[Comparison]) -> list[str]:
     """Warn about chance findings, training seeds, and changes that the problems are too few to show."""
-    listed = sum(len(comparison.differences) for comparison in comparisons)
+    listed = sum(len(rows) for one in comparisons for rows in (one.differences, *one.parts.values()))
     warnings = [
         f"{listed} differences are listed. Even without a true difference, about {max(1, round(listed / 20))} would be "
         "marked * by chance, so decide beforehand which score counts. Intervals are over problems; they do not include "
@@ -225,6 +225,33 @@ def _shared_ids(before: StoredEvaluation, one: Results, after: StoredEvaluation,
             "Evaluate both on the same file (gtpo eval --data-path ...)"
         )
     return [id_ for id_, _ in shared]
+
+
+def _differences(one: Results, other: Results, names: Sequence[str], ids: Sequence[str]) -> tuple[Difference, ...]:
+    before_PM, after_PM = _values(one, names, ids), _values(other, names, ids)
+    means = before_PM.mean(axis=0).tolist(), after_PM.mean(axis=0).tolist()
+    intervals = [
+        difference_interval(before_PM[:, m], after_PM[:, m], share=is_share(name)) for m, name in enumerate(names)
+    ]
+    return tuple(map(Difference, names, *means, intervals))
+
+
+def _by_part(one: Results, other: Results, names: Sequence[str], ids: Set[str]) -> dict[str, tuple[Difference, ...]]:
+    shared = {part: [id_ for id_ in own if id_ in ids] for part, own in one.parts.items()}
+    found = {part: _differences(one, other, names, own) for part, own in shared.items() if own}
+    if len(found) < 2:
+        return {}
+    return found | {
+        MEAN_OF_PARTS: tuple(
+            Difference(
+                column[0].score,
+                fmean(row.before for row in column),
+                fmean(row.after for row in column),
+                macro_average([row.interval for row in column]),
+            )
+            for column in zip(*found.values(), strict=True)
+        )
+    }
 
 
 def _values(results: Results, scores: Sequence[str], ids: Sequence[str]) -> NDArray[np.float64]:

@@ -52,6 +52,8 @@ class StoredCompletion:
     reward: Finite
     format: Finite
     accuracy: Finite
+    correct: bool
+    score: Finite | None
     extracted: str | None
     plugins: dict[str, Finite]
     advantage: float
@@ -77,10 +79,6 @@ class StoredCompletion:
             self.token_texts, self.token_ids, self.logprobs, self.entropy, self.forward, self.backward, self.weights,
             self.coefficient,
         )  # fmt: skip
-
-    @property
-    def right(self) -> bool:
-        return self.accuracy > 0
 
     @property
     def number(self) -> int:

@@ -38,7 +38,7 @@ def summary(step: InspectedStep) -> str:
     """Say in words what happened in the step."""
     rows = [row for group in step.groups for row in group.completions]
     differ = sum(group.informative for group in step.groups)
-    right = sum(row.right for row in rows)
+    right = sum(row.correct for row in rows)
     return (
         f"In step {step.step} of {step.run.path}, {right} of {counted(len(rows), 'answer')} to "
         f"{counted(len(step.groups), 'problem')} {'was' if right == 1 else 'were'} right. {_taught(differ, step)}"
@@ -82,6 +82,8 @@ def headline(completion: StoredCompletion, *same: StoredCompletion) -> str:
     rewards = {"format": completion.format, "accuracy": completion.accuracy, **completion.plugins}
     parts = ", ".join(f"{reward_words(name)} {score:g}" for name, score in rewards.items())
     answer = f"answer {NO_ANSWER if completion.extracted is None else repr(completion.extracted)}"
+    if completion.score is not None:
+        answer += f" of score {completion.score:g}"
     cs = completion.coefficient
     coefficients = f", c {min(cs):+z.3f} to {max(cs):+z.3f}" if cs else ""
     delta = int(completion.kept)

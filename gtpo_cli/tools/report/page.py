@@ -202,4 +202,4 @@ def _trained(run: RunRecord) -> Pair | None:
 
 
 def _answer(when: str, row: StoredCompletion) -> Answer:
-    return Answer(when, row.question, row.gold, row.text, row.extracted, row.right)
+    return Answer(when, row.question, row.gold, row.text, row.extracted, row.correct)

@@ -18,10 +18,11 @@ from gtpo_cli.pages.run_record import Evaluation, RunRecord, evaluated
 from gtpo_cli.text import markdown_table, markdown_text, one_line
 from gtpo_cli.tracking import reward_words
 
-ESTIMATORS = (("pass", "pass@k"), ("first_pass", "first-k pass@k"), ("maj", "maj@k"))
+ESTIMATORS = (("pass", "pass@k"), ("first_pass", "first-k pass@k"), ("maj", "maj@k"), ("best", "best score of k"))
 # Scores without k: name and unit. Shares are shown in percent.
 SCORES = {
     "accuracy": ("accuracy", "%"),
+    "score": ("score", "%"),
     "format_rate": ("format", "%"),
     "strict_format_rate": ("strict format", "%"),
     "truncated_share": ("truncated", "%"),
@@ -30,6 +31,7 @@ SCORES = {
     "mean_entropy": ("entropy", "nats"),
     "mean_length": ("length", "tokens"),
 }
+MEAN_OF_PARTS = "mean of these"  # a macro-average
 _DIGITS = {"%": 1, "tokens": 1, "nats": 3, "points": 3}
 
 
@@ -113,8 +115,8 @@ def benchmark_table(runs: Sequence[RunRecord]) -> ScoreTable:
 
 def other_scores_table(runs: Sequence[RunRecord]) -> ScoreTable:
     """Return the scores without k and the user rewards of every evaluated model."""
-    every = (name for run in runs for evaluation in run.evaluations for name in evaluation.results.scores)
-    names = (*SCORES, *dict.fromkeys(name for name in every if is_reward(name)))
+    every = dict.fromkeys(n for run in runs for evaluation in run.evaluations for n in evaluation.results.scores)
+    names = (*(name for name in SCORES if name in every), *filter(is_reward, every))
     rows = (
         ScoreRow(benchmark, "", one.method, one.model, _cells(one.evaluation, names))
         for benchmark, shown in evaluated(runs).items()

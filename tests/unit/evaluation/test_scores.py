@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -76,6 +76,29 @@ def test_a_reward_that_not_every_completion_has_is_left_out(scorer: Scorer) -> N
     results = score_problems(problems, EvaluationRecipe(samples=2, pass_k=(1,), majority_k=()), scorer)
     assert results.scores["a:b"].values == (3.0, 4.0)
     assert "length" not in results.scores
+
+
+def test_a_task_s_scores_stand_beside_right_and_wrong(scorer: Scorer) -> None:
+    row = (
+        graded("4", score=0.5),
+        graded(None, score=0.0),
+        graded("5", correct=True, score=1.0),
+        graded("3", score=0.5),
+    )
+    task, table = EvaluatedProblem("t/1", "2+3", "", row, "t"), replace(FIRST, part="table")
+    results = score_problems([task, table], SETTINGS, scorer)
+    values = {name: score.values for name, score in results.scores.items()}
+    assert values["accuracy"] == (0.25, 0.5)
+    assert values["pass@2"] == (0.5, pytest.approx(5 / 6))
+    assert values["score"] == (0.5, 0.5)  # where answers are compared: 1 or 0
+    assert values["best@2"] == (pytest.approx((3 * 1.0 + 3 * 0.5) / 6), pytest.approx(5 / 6))
+    assert values["best@4"] == (1.0, 1.0)
+    assert "best@1" not in values
+    assert results.headlines == ["accuracy", "pass@4", "score"]
+    assert results.parts == {"t": ["t/1"], "table": ["a/1"]}
+    assert results.part(["t/1"]).scores["score"].values == (0.5,)
+    assert results.part(["t/1"]).parts == {}
+    assert not {"score", "best@2"} & score_problems([FIRST], SETTINGS, scorer).scores.keys()
 
 
 def test_results_and_problems_survive_the_disk(scorer: Scorer) -> None:

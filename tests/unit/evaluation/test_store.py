@@ -27,7 +27,7 @@ CONDITIONS = Conditions(
     benchmark="arithmetic", split="test", subject="step-000600", model="builtin:tiny", problems=2, data_digest="d" * 16,
     samples=2, temperature=1.0, top_p=1.0, max_completion_tokens=64, seed=1,
 )  # fmt: skip
-RESULTS = Results(("a/1",), ("0" * 16,), {"accuracy": Score(Interval(0.5, 0.25, 0.75), (0.5,))}, 0)
+RESULTS = Results(("a/1",), ("0" * 16,), ("",), {"accuracy": Score(Interval(0.5, 0.25, 0.75), (0.5,))}, 0)
 
 
 def problem(number: int) -> EvaluatedProblem:

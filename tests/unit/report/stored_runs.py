@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -49,6 +49,7 @@ def store(
     subject: str = "step-000010",
     gold: str = "5",
     text: str = "",
+    part: Callable[[int], str] = lambda number: "",
     **conditions: Any,
 ) -> StoredEvaluation:
     """A finished evaluation. `right`: for each problem which of its three completions are right, "101"."""
@@ -58,7 +59,7 @@ def store(
             EvaluatedCompletion(text, 9, "stop", 0.5, "5" if mark == "1" else "6", mark == "1", True, True, True)
             for mark in marks
         )
-        problems.append(EvaluatedProblem(f"arithmetic/test/{number}", f"q{number}", gold, rows))
+        problems.append(EvaluatedProblem(f"arithmetic/test/{number}", f"q{number}", gold, rows, part(number)))
     made = Conditions(
         benchmark="arithmetic", split="test", subject=subject, model="builtin:tiny", problems=len(problems),
         data_digest=data_digest([Problem(p.id, p.question, p.gold) for p in problems]), samples=3, temperature=1.0,

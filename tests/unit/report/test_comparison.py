@@ -48,6 +48,27 @@ def test_scores_differences_and_test_against_naive_computation(scorer: Scorer, t
     assert found.test == (1, 2, pytest.approx(binomtest(1, 3, 0.5).pvalue))
 
 
+def test_a_mixture_is_compared_by_part_and_each_part_counts_the_same(scorer: Scorer, tmp_path: Path) -> None:
+    def part(number: int) -> str:
+        return "even" if number in (2, 4) else "odd"
+
+    one, other = (
+        store(run_at(tmp_path / name), scorer, right, part=part) for name, right in (("a", BEFORE), ("b", AFTER))
+    )
+    found = compare_pair(one, other).parts
+    assert list(found) == ["odd", "even", "mean of these"]
+    accuracy = {name: rows[0] for name, rows in found.items()}
+    assert {row.score for row in accuracy.values()} == {"accuracy"}
+    assert accuracy["even"].before == pytest.approx(fmean([0, 1]))
+    assert accuracy["even"].after == pytest.approx(fmean([2 / 3, 2 / 3]))
+    assert accuracy["odd"].after == pytest.approx(fmean([1, 1 / 3, 1 / 3, 1 / 3]))
+    assert accuracy["mean of these"].after == pytest.approx((2 / 3 + 1 / 2) / 2)
+    differences = [accuracy[name].interval.estimate for name in ("odd", "even")]
+    assert accuracy["mean of these"].interval.estimate == pytest.approx(fmean(differences))
+    assert [row.score for row in found["odd"]] == ["accuracy", "pass@3"]
+    assert compare_pair(store(run_at(tmp_path / "c"), scorer, BEFORE), other).parts == {}
+
+
 def test_only_shared_problems_are_compared(scorer: Scorer, tmp_path: Path) -> None:
     one = store(run_at(tmp_path / "a"), scorer, BEFORE)
     other = store(run_at(tmp_path / "b"), scorer, AFTER[2:], first_problem=3)

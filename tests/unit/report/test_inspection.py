@@ -155,7 +155,7 @@ def test_it_begins_in_words_with_the_problem_whose_rewards_differ_most(position:
         InspectedGroup(
             number,
             [
-                replace(position.groups[0].first, completion=place, reward=float(reward), accuracy=float(reward > 5),
+                replace(position.groups[0].first, completion=place, reward=float(reward), correct=reward > 5,
                         advantage=reward - sum(row) / 4)
                 for place, reward in enumerate(row)
             ],

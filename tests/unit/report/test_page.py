@@ -159,7 +159,8 @@ def sampled(question: str, text: str, accuracy: float) -> str:
     row: dict[str, object] = {name: [] for name in (
         "tokens", "token_ids", "logprobs", "entropy", "forward", "backward", "lambda", "coefficient")}  # fmt: skip
     row |= {"problem": question, "question": question, "gold": "7", "completion": 0, "text": text, "plugins": {},
-            "finish_reason": "stop", "reward": accuracy, "format": 1.0, "accuracy": accuracy, "extracted": None,
+            "finish_reason": "stop", "reward": accuracy, "format": 1.0, "accuracy": accuracy,
+            "correct": accuracy > 0, "score": None, "extracted": None,
             "advantage": 0.0, "mean_entropy": 0.1, "kept": True}  # fmt: skip
     return json.dumps(row) + "\n"
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,7 +14,7 @@ pytest.importorskip("reasoning_gym")
 from gtpo_cli.errors import DataError, RewardError
 from gtpo_cli.recipe import load_recipe
 from gtpo_cli.rewards import EqualityWorkers, check_rewards
-from gtpo_cli.tasks import gym
+from gtpo_cli.tasks import gym, making
 from gtpo_cli.tasks.making import task_problems
 from gtpo_cli.types import Problem
 
@@ -46,8 +49,18 @@ def test_the_verifier_says_what_is_right() -> None:
 
 def test_what_draws_from_sets_is_the_same_in_every_process() -> None:
     """Without a fixed PYTHONHASHSEED these differ from process to process."""
-    for name in ("isomorphic_strings", "word_ladder"):
-        assert made(name, 8) == made(name, 8)
+    first = made("isomorphic_strings", 8)
+    making._library_maker(os.getpid()).close()
+    making._library_maker.cache_clear()
+    assert made("isomorphic_strings", 8) == first
+
+
+def test_a_process_that_makes_problems_and_dies_is_told_and_replaced() -> None:
+    made("gcd", 1)
+    os.kill(making._library_maker(os.getpid())._process.pid, signal.SIGKILL)
+    with pytest.raises(DataError, match=r"reasoning_gym/gcd: its process ended with -9"):
+        made("gcd", 1)
+    assert len(made("gcd", 1)) == 1
 
 
 def test_training_and_test_share_no_question_even_of_a_small_task() -> None:

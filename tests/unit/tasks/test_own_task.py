@@ -109,7 +109,9 @@ def test_the_score_is_the_class_s_own_and_only_1_is_right() -> None:
         verdicts = scorer.score(problem, answers)
         assert [verdict.correct for verdict in verdicts] == [True, True, False, False]
         assert [verdict.accuracy_score for verdict in verdicts] == [10.0, 10.0, 0.0, 0.0]
-        assert [verdict.failed for verdict in verdicts] == [False, False, False, True]  # float("seven") raises
+        assert [verdict.score for verdict in verdicts] == [1.0, 1.0, 0.25, 0.0]
+        assert [verdict.failed is not None for verdict in verdicts] == [False, False, False, True]
+        assert "could not convert string to float: 'seven'" in str(verdicts[3].failed)
     partly = RECIPE.with_values({"accuracy.partial_credit": True})
     with Scorer(partly) as scorer:
         assert [verdict.accuracy_score for verdict in scorer.score(problem, answers)] == [10.0, 10.0, 2.5, 0.0]
@@ -172,7 +174,7 @@ def test_a_score_that_can_never_be_earned_or_always_is_refused() -> None:
 def test_a_score_above_1_is_an_error_of_the_task() -> None:
     with Scorer(RECIPE) as scorer:
         (verdict,) = scorer.score(made("Greedy")[0], [completion("x")])
-    assert (verdict.failed, verdict.correct, verdict.accuracy_score) == (True, False, 0.0)
+    assert (verdict.failed, verdict.correct, verdict.score) == ("its score 3.0 is not from 0 to 1", False, 0.0)
 
 
 @pytest.mark.parametrize(
