@@ -57,7 +57,11 @@ BUILTIN_DEFAULTS: dict[str, Any] = {
 # problems cover, and what is computed from the same completions. A key that is missing here only costs a new sampling.
 _NO_SCORE: dict[str, Any] = {
     "model": {"name", "start", "backend", "gradient_checkpointing", "trust_remote_code", "lora"},
-    "rewards": {"format": {"weight"}, "accuracy": {"weight"}, "plugins": {"__all__": {"weight"}}},
+    "rewards": {
+        "format": {"weight"},
+        "accuracy": {"weight", "partial_credit", "pays_nonsense"},
+        "plugins": {"__all__": {"weight"}},
+    },
     "evaluation": {"benchmarks", "limit", "pass_k", "majority_k"},
 }
 

@@ -44,7 +44,7 @@ def check_rewards(recipe: RewardsRecipe, problems: Sequence[Problem]) -> None:
     if tasks:
         with EqualityWorkers(1) as workers:
             for (name, *_), first in tasks.items():
-                _check_verifier(name, first, recipe.accuracy, workers)
+                check_verifier(name, first, recipe.accuracy, workers)
 
 
 TRIED = 8  # problems of each task
@@ -52,9 +52,10 @@ NONSENSE = ("", "zzz")
 LEAST_PAY = 0.1  # of partial credit on average: some verifiers give 0.01 or 0.05 for any text
 
 
-def _check_verifier(
+def check_verifier(
     name: str, problems: Sequence[Problem], accuracy: AccuracyRewardRecipe, workers: EqualityWorkers
 ) -> None:
+    """Raise RewardError if a task's verifier does not give its own answers 1, or if it pays for nonsense."""
     known = [problem for problem in problems if problem.gold]
     given = workers.equal_many([(problem.gold, problem.gold, None, problem.entry) for problem in known])
     for problem, grade in zip(known, given, strict=True):

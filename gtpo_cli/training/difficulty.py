@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from statistics import fmean
 
 from gtpo_cli.data import Prompt
-from gtpo_cli.data.preparation import Asked
+from gtpo_cli.data.order import Asked
 from gtpo_cli.recipe.data import CurriculumRecipe
 from gtpo_cli.runs.files import Count, parse_json
 from gtpo_cli.types import Group

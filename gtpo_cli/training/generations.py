@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from gtpo_cli.data import Prompt, PromptOrder
-from gtpo_cli.data.preparation import Asked
+from gtpo_cli.data.order import ALL
 from gtpo_cli.data.prompts import completion_text
 from gtpo_cli.objective.batch import pad_rows
 from gtpo_cli.policy.packing import measure_rows
@@ -163,7 +163,7 @@ class Generations:
 
     def _prompts_of(self, number: int) -> StepPrompts:
         seed = derive_seed(self._seed, "sample", number)
-        asked = Asked() if self._difficulty is None else self._difficulty.asked
+        asked = ALL if self._difficulty is None else self._difficulty.asked
         return StepPrompts(self._order.step(number, asked), seed, partial(self._order.more, number, asked=asked))
 
     def drop(self) -> None:

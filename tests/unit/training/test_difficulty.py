@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from gtpo_cli.data.preparation import Asked, PromptOrder
+from gtpo_cli.data.order import Asked, PromptOrder
 from gtpo_cli.data.prompts import Prompt
 from gtpo_cli.recipe import build_recipe
 from gtpo_cli.recipe.data import CurriculumRecipe
