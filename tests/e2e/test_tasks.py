@@ -11,23 +11,6 @@ import forks
 import pytest
 from commands import SIGNALLED, Run, comparable, contents, environment, metrics
 
-TASK = '''
-class Sums:
-    """Sums of four numbers, in the order of their digits."""
-
-    def __init__(self, first=0):
-        self.first = first
-
-    def problems(self, split, seed):
-        import random
-        draw = random.Random(f"{split} {seed if split == 'train' else ''}")
-        while True:
-            numbers = [self.first or draw.randint(0, 9), *(draw.randint(0, 9) for _ in range(3))]
-            yield {"question": "+".join(map(str, numbers)), "answer": sum(numbers), "numbers": numbers}
-
-    def score(self, row, answer):
-        return float(int(answer) == sum(row["numbers"]))
-'''
 FIVE = """
 class Sums:
     levels = 3
@@ -45,8 +28,6 @@ class Sums:
     def score(self, row, answer):
         return max(0.0, 1.0 - abs(int(answer) - row["sum"]) / 4)
 """ + "".join(f"class {name}(Sums): pass\n" for name in "ABCDE")
-MIXTURE = ["--set", "data.benchmark=mixture", "--set", "data.mixture={my_task.py:Sums: 1, arithmetic: 1}"]
-MIXTURE += ["--set", "data.config={my_task.py:Sums: {first: 3}}", "--set", "data.limit=64"]
 
 
 def test_tasks_are_listed_and_shown(gtpo: Run) -> None:
@@ -64,33 +45,10 @@ def test_tasks_are_listed_and_shown(gtpo: Run) -> None:
     assert shown.rstrip().splitlines()[-1].startswith("next: ")
 
 
-def test_a_task_of_the_user_s_own_is_trained_on_resumed_and_evaluated(gtpo: Run, tmp_path: Path) -> None:
-    (tmp_path / "my_task.py").write_text(TASK)
-    first = gtpo("tasks", "my_task.py:Sums", "--recipe", "tiny_arithmetic", "--set", "objective.probe.num_prompts=4")
-    assert re.search(r"builtin:tiny at first, 32 completions of the first 4 problems: [\d.]+% right", first.stdout)
-    quick = ["--quiet", "--recipe", "tiny_arithmetic", *MIXTURE, "--set", "objective.initial_entropy=0.1"]
-    gtpo("train", *quick, "--name", "whole", "--set", "training.max_steps=4")
-    gtpo("train", *quick, "--name", "parts", "--set", "training.max_steps=2")
-    gtpo("train", "--quiet", "--resume", "runs/parts", "--set", "training.max_steps=4")
-    whole, parts = (metrics(tmp_path / "runs" / name) for name in ("whole", "parts"))
-    assert [row["optim/loss"] for row in whole] == [row["optim/loss"] for row in parts]
-    assert all(row["rewards/errors"] >= 0.0 for row in whole)
-    gtpo("eval", "runs/whole", "--limit", "3", "--pass-k", "2")
-    gtpo("eval", "runs/whole", "--benchmark", "my_task.py:Sums", "--limit", "3", "--pass-k", "2")
-    stored = sorted(path.parent.parent.name for path in (tmp_path / "runs/whole/evaluation").glob("*/*/results.json"))
-    assert stored[0] == "mixture"
-    assert stored[1].startswith("my_task.py-Sums-")
-    samples = (tmp_path / "runs/whole/evaluation" / stored[1]).glob("*/samples.jsonl")
-    questions = [json.loads(line)["question"] for file in samples for line in file.read_text().splitlines()]
-    assert len(questions) == 3
-    assert all(re.fullmatch(r"3\+\d\+\d\+\d", question) for question in questions)  # its configuration holds here too
-    gtpo("report", "runs/whole")
-    (page,) = (tmp_path / "runs/whole/report").glob("*.html")
-    assert "my_task.py:Sums" in page.read_text()
-
-
 def test_five_tasks_with_a_curriculum_killed_in_a_generation_and_resumed(gtpo: Run, tmp_path: Path) -> None:
     (tmp_path / "five.py").write_text(FIVE)
+    first = gtpo("tasks", "five.py:A", "--recipe", "tiny_arithmetic", "--set", "objective.probe.num_prompts=4").stdout
+    assert re.search(r"builtin:tiny at first, 32 completions of the first 4 problems: [\d.]+% right, score 0", first)
     weights = ", ".join(f"five.py:{name}: {weight}" for name, weight in zip("ABCDE", (2, 1, 1, 1, 1), strict=True))
     changes = [
         "data.benchmark=mixture", f"data.mixture={{{weights}}}", "data.config={five.py:C: {first: 4}}", "data.limit=12",
@@ -113,6 +71,7 @@ def test_five_tasks_with_a_curriculum_killed_in_a_generation_and_resumed(gtpo: R
     moves = {place + 1 for own in levels.values() for place in range(1, 12) if own[place] != own[place - 1]}
     assert moves <= {5, 9}  # between generations only
     assert rows[-1]["tasks/resting"] > 0.0
+    assert all(row["rewards/errors"] >= 0.0 for row in rows)
 
     (found,) = json.loads(gtpo("eval", "runs/whole", "--limit", "3", "--pass-k", "2", "--json").stdout)["evaluations"]
     assert {"accuracy", "score", "pass@2", "best@2"} <= found["scores"].keys()
@@ -121,6 +80,11 @@ def test_five_tasks_with_a_curriculum_killed_in_a_generation_and_resumed(gtpo: R
     said = gtpo("eval", "runs/whole", "--limit", "3", "--pass-k", "2").stdout
     assert re.search(r"^ *five\.py:E +3 +[\d.]+ % ", said, re.M)
     assert re.search(r"^ *mean of these +[\d.]+ % ", said, re.M)
+    gtpo("eval", "runs/whole", "--benchmark", "five.py:C", "--limit", "3", "--pass-k", "2")
+    (samples,) = (whole / "evaluation").glob("five.py-C-*/*/samples.jsonl")
+    questions = [json.loads(line)["question"] for line in samples.read_text().splitlines()]
+    assert len(questions) == 3
+    assert all(re.fullmatch(r"4\+\d\+\d", question) for question in questions)  # its configuration holds here too
     gtpo("report", "runs/whole")
     page = (tmp_path / "runs/whole/report/report.html").read_text()
     assert "five.py:A: level" in page
