@@ -25,6 +25,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import cache
 from itertools import islice
+from pathlib import Path
 from typing import Any, TextIO
 
 from gtpo_cli.errors import DataError, GtpoError
@@ -82,7 +83,7 @@ def arithmetic_problems(count: int, *, split: str, seed: int) -> tuple[Problem, 
 
 def _by_process(name: str, *asked: Any) -> list[dict[str, Any]]:
     of_library = name.startswith(GYM)
-    maker = _library_maker(os.getpid()) if of_library else _Maker()
+    maker = _library_maker(os.getpid()) if of_library else _Maker(Path.cwd())
     try:
         rows = maker.ask(name, *asked)
     except BaseException:  # it may be in the middle of an answer
@@ -98,12 +99,14 @@ class _Maker:
     """A process that makes problems: one for all that a library makes, and one for each call of a user's class, whose
     file may change."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path) -> None:
+        """`folder`: its working folder."""
         self._said = tempfile.TemporaryFile()  # noqa: SIM115  # close() closes it
         self._process = subprocess.Popen(
             # -P: the user's folder must not shadow the modules that it imports.
             [sys.executable, "-P", "-m", "gtpo_cli.tasks.making"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said, text=True, env=os.environ | STEADY,
+            cwd=folder,
         )  # fmt: skip
 
     def ask(self, name: str, *asked: Any) -> list[dict[str, Any]]:
@@ -135,8 +138,14 @@ class _Maker:
 
 @cache
 def _library_maker(process_id: int) -> _Maker:
-    """Return this process's maker, which imports a library once. A forked child must not read its parent's replies."""
-    maker = _Maker()
+    """Return this process's maker, which imports a library once. A forked child must not read its parent's replies.
+
+    It works in an empty folder: the problems of `codeio` are made by running code that a language model wrote, some of
+    which writes files.
+    """
+    folder = tempfile.TemporaryDirectory(prefix="gtpo-tasks-")  # removed when this process ends
+    maker = _Maker(Path(folder.name))
+    atexit.register(folder.cleanup)
     atexit.register(maker.close)
     return maker
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -53,6 +54,13 @@ def test_what_draws_from_sets_is_the_same_in_every_process() -> None:
     making._library_maker(os.getpid()).close()
     making._library_maker.cache_clear()
     assert made("isomorphic_strings", 8) == first
+
+
+def test_what_a_task_writes_is_not_written_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Making these problems of codeio runs code that writes a file."""
+    monkeypatch.chdir(tmp_path)
+    assert len(made("codeio", 100)) == 100
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_process_that_makes_problems_and_dies_is_told_and_replaced() -> None:
