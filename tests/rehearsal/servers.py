@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -67,9 +68,11 @@ class Server:
         pid = self._answer()["pid"]
         if terminate_after_step is not None:
             file = self.folder / "runs" / run / "metrics.jsonl"
-            while not file.exists() or len(file.read_text().splitlines()) < terminate_after_step:
+            command = Path(f"/proc/{pid}")  # gone once it has failed
+            while command.exists() and (not file.exists() or len(file.read_text().splitlines()) < terminate_after_step):
                 time.sleep(0.2)
-            os.kill(pid, signal.SIGTERM)
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
         code = self._answer()["code"]
         return Done(code, Path(files["out"]).read_text(), json.loads(Path(files["calls"]).read_text()))
 
@@ -126,9 +129,7 @@ def settings(family: str, folder: Path) -> list[str]:
 
 
 def save_family(family: str, folder: Path) -> None:
-    """A random model of one block with the family's real vocabulary, saved in float16. Its tokenizer keeps the first
-    40,000 tokens and the special ones, since each command reads and copies it seven times. A prompt becomes about two
-    tokens longer by that."""
+    """A random model of one block with the family's real tokenizer and vocabulary, saved in float16."""
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
     _, tokenizer, _, ends = FAMILIES[family]
@@ -144,12 +145,6 @@ def save_family(family: str, folder: Path) -> None:
     config = AutoConfig.for_model("qwen2" if family == "qwen" else family, **shape, **ends)
     AutoModelForCausalLM.from_config(config).half().save_pretrained(folder / family)
     loaded.save_pretrained(folder / family)
-    file = folder / family / "tokenizer.json"
-    document = json.loads(file.read_text())
-    bpe = document["model"]
-    bpe["vocab"] = {token: number for token, number in bpe["vocab"].items() if number < 40_000}
-    bpe["merges"] = [pair for pair in bpe["merges"] if {*pair, "".join(pair)} <= bpe["vocab"].keys()]
-    file.write_text(json.dumps(document))
 
 
 # Two generations: steps 1 to 4, and step 5.

@@ -31,6 +31,7 @@ SETTINGS = [
 def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     work = tmp_path_factory.mktemp("campaign")
     save_family("llama", work)
+    shrink_tokenizer(work / "llama/tokenizer.json")
     model, through = str(work / "llama"), HERE / "through.py"
     # VLLM_USE_AOT_COMPILE: TRL's own engine would compile for the card
     env = environment() | ENVIRONMENT | {"GTPO_REHEARSAL": str(work / "socket"), "VLLM_USE_AOT_COMPILE": "0"}
@@ -70,6 +71,15 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     found["peers"]["log"] = (work / "results/peers.log").read_text()
     found["said"] = done.stdout.splitlines()
     return found
+
+
+def shrink_tokenizer(file: Path) -> None:
+    """Keep the first 40,000 tokens and the special ones: each of some thirty commands reads and copies it often."""
+    document = json.loads(file.read_text())
+    bpe = document["model"]
+    bpe["vocab"] = {token: number for token, number in bpe["vocab"].items() if number < 40_000}
+    bpe["merges"] = [pair for pair in bpe["merges"] if {*pair, "".join(pair)} <= bpe["vocab"].keys()]
+    file.write_text(json.dumps(document))
 
 
 def figures_so_far(result: Path) -> list[dict[str, Any]]:
