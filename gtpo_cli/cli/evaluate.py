@@ -343,6 +343,12 @@ def _print(
                 f"none can be right; to look elsewhere: gtpo eval ... --answer {others}; what was written is in "
                 "samples.jsonl"
             )
+        if "score" in results.scores:
+            failed = [c.failed for problem in stored.problems() for c in problem.completions if c.failed]
+            if failed:
+                of_all = f"{counted(len(failed), 'completion')} of {len(results.problem_ids) * settings.samples}"
+                said = "the task's verifier raised an exception over"
+                print(f"{subject}: {said} {of_all}, which count as wrong; the first: {failed[0]}")
         if audit:
             print_audit(subject, stored.problems())
         print(f"{subject}: {stored.path}")

@@ -231,6 +231,7 @@ def grade(groups: Sequence[Group], mean_entropies: Sequence[Sequence[float]], sc
                     complete_format=verdict.complete_format,
                     timed_out=verdict.timed_out,
                     score=verdict.score,
+                    failed=verdict.failed,
                     plugins=verdict.plugins,
                 )
                 for completion, verdict, entropy in zip(group.completions, group.verdicts, measured, strict=True)

@@ -97,7 +97,8 @@ class EvaluatedCompletion:
     (greedy: at 1), 0 for an empty completion, None where it was not measured. `answer`: the text in the answer tags,
     None without a well-formed answer. `parsable`: the answer can be compared (a number, mathematics, or text); false
     without an answer. `timed_out`: the comparison ran out of time or memory, so the answer counts as wrong. `score`:
-    of a task that scores answers, 0 to 1, else None. `plugins`: the unweighted score of each user reward by name.
+    of a task that scores answers, 0 to 1, else None. `failed`: what its verifier raised. `plugins`: the unweighted
+    score of each user reward by name.
     """
 
     text: str
@@ -111,6 +112,7 @@ class EvaluatedCompletion:
     complete_format: bool
     timed_out: bool = False
     score: Finite | None = None
+    failed: str | None = None
     plugins: Mapping[str, Finite] = field(default_factory=dict)
 
     @property
@@ -213,8 +215,8 @@ class Results:
     @property
     def headlines(self) -> list[str]:
         """The names of the scores that say most: accuracy, pass@k for the largest k above 1, and a task's score."""
-        largest = (f"pass@{k}" for k in self.ks("pass")[-1:] if k > 1)
-        return ["accuracy", *largest, *(name for name in ("score",) if name in self.scores)]
+        largest = [f"pass@{k}" for k in self.ks("pass")[-1:] if k > 1]
+        return ["accuracy", *largest, *(["score"] if "score" in self.scores else [])]
 
     def ks(self, family: str) -> list[int]:
         """List every k with scores of a family (`pass`, `first_pass`, `maj`, `best`), ascending."""

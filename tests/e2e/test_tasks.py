@@ -11,7 +11,8 @@ import forks
 import pytest
 from commands import SIGNALLED, Run, comparable, contents, environment, metrics
 
-FIVE = """
+FIVE = (
+    """
 class Sums:
     levels = 3
 
@@ -27,7 +28,14 @@ class Sums:
 
     def score(self, row, answer):
         return max(0.0, 1.0 - abs(int(answer) - row["sum"]) / 4)
-""" + "".join(f"class {name}(Sums): pass\n" for name in "ABCDE")
+"""
+    + "".join(f"class {name}(Sums): pass\n" for name in "ABCD")
+    + """
+class E(Sums):
+    def score(self, row, answer):
+        raise KeyError(answer)
+"""
+)
 
 
 def test_tasks_are_listed_and_shown(gtpo: Run) -> None:
@@ -71,13 +79,18 @@ def test_five_tasks_with_a_curriculum_killed_in_a_generation_and_resumed(gtpo: R
     moves = {place + 1 for own in levels.values() for place in range(1, 12) if own[place] != own[place - 1]}
     assert moves <= {5, 9}  # between generations only
     assert rows[-1]["tasks/resting"] > 0.0
-    assert all(row["rewards/errors"] >= 0.0 for row in rows)
+    assert sum(row["rewards/errors"] for row in rows) > 0.0  # E's
+    assert max(row.get("tasks/five.py:E/accuracy_rate", 0.0) for row in rows) == 0.0
 
     (found,) = json.loads(gtpo("eval", "runs/whole", "--limit", "3", "--pass-k", "2", "--json").stdout)["evaluations"]
     assert {"accuracy", "score", "pass@2", "best@2"} <= found["scores"].keys()
     assert list(found["parts"]) == [f"five.py:{name}" for name in "ABCDE"]
     assert found["scores"]["score"]["estimate"] >= found["scores"]["accuracy"]["estimate"]
     said = gtpo("eval", "runs/whole", "--limit", "3", "--pass-k", "2").stdout
+    assert re.search(
+        r"^step-000012: the task's verifier raised an exception over \d completions? of 30, which count as wrong; "
+        r"the first: KeyError: '-?\d+'$", said, re.M,
+    )  # fmt: skip
     assert re.search(r"^ *five\.py:E +3 +[\d.]+ % ", said, re.M)
     assert re.search(r"^ *mean of these +[\d.]+ % ", said, re.M)
     gtpo("eval", "runs/whole", "--benchmark", "five.py:C", "--limit", "3", "--pass-k", "2")

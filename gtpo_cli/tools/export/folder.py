@@ -88,8 +88,7 @@ def read_export(folder: Path, overrides: Sequence[str] = ()) -> Export | None:
     """Return an exported folder with a recipe for the prompts and rewards of its run; None if it has no such record.
 
     The run's own rewards and tasks are code, so they are left out. Raises ExportError for a record that cannot be read
-    or names code,
-    RecipeError for one that gives no valid recipe.
+    or that names code, RecipeError for one that gives no valid recipe.
     """
     file = folder / RECORD
 
