@@ -57,7 +57,7 @@ def tasks(
     print(f"{name}: {facts['about']}" if facts["about"] else name)
     if facts["keys"]:
         rows = [(key, str(default)) for key, default in facts["keys"].items()]
-        print_table(("data.config", "default"), rows)
+        print_table(("data.config", "value"), rows)
     for what, values in facts["levels"].items():
         print(f"levels of {what}: {', '.join(map(str, values))}")
     for problem in shown:
