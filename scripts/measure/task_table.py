@@ -40,7 +40,8 @@ INTRODUCTION = """\
 Written by `scripts/measure/task_table.py` with reasoning-gym {version}, for each task's default configuration.
 
 - Levels: of the library's curriculum, for `data.curriculum`.
-- CPU seconds: for 100 problems on one core of {processor}; where a minute did not suffice, by those made in it.
+- CPU seconds: for 100 problems on one core of {processor}. Where a minute did not suffice, the time is estimated from
+  the problems that were made.
 - Question: the median length in characters.
 - Own answer, empty answer, "zzz": the verifier's mean score for each, over the first eight problems. A verifier that
   raises an exception gives 0.
@@ -57,7 +58,7 @@ def row(name: str, workers: EqualityWorkers) -> list[str]:
         seconds, answers, lengths = measured(name)
         problems = task_problems(f"{GYM}{name}", {}, "train", 1, TRIED)
     except GtpoError:  # it has no default configuration
-        return [f"`{name}`", *[""] * (len(HEAD) - 2), "needs `data.config`"]
+        return [name, *[""] * (len(HEAD) - 2), "needs `data.config`"]
     golds = [problem.gold for problem in problems]
     own = score(problems, golds, workers) if all(golds) else None
     nonsense = [score(problems, [text] * TRIED, workers) for text in NONSENSE]
@@ -70,7 +71,7 @@ def row(name: str, workers: EqualityWorkers) -> list[str]:
         )
     most = max(Counter(answers).values()) / len(answers)
     return [
-        f"`{name}`", str(levels or ""), f"{seconds:.2g}", f"{statistics.median(lengths):.0f}",
+        name, str(levels or ""), f"{seconds:.2g}", f"{statistics.median(lengths):.0f}",
         "none" if own is None else f"{own:.2f}", *(f"{paid:.2f}" for paid in nonsense),
         "" if own is None else f"{most:.0%}", verdict,
     ]  # fmt: skip
@@ -110,7 +111,7 @@ def main() -> None:
     table = "\n".join(f"| {' | '.join(cells)} |" for cells in (HEAD, ["---"] * len(HEAD), *rows))
     said = INTRODUCTION.format(version=version("reasoning-gym"), processor=processor())
     taken = sum(cells[-1] == "taken" for cells in rows)
-    PAGE.write_text(f"{said}A run takes {taken} of {len(rows)}.\n\n{table}\n", encoding="utf-8")
+    PAGE.write_text(f"{said}A run takes {taken} of the {len(rows)} tasks as they are.\n\n{table}\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
