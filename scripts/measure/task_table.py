@@ -32,7 +32,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs/task_table.md"
 MADE, MOST_SECONDS = 100, 60.0
 HEAD = (
     "task", "levels", "CPU seconds for 100", "question, characters", "own answer", "empty answer", '"zzz"',
-    "most frequent answer", "gtpo",
+    "most frequent answer",
 )  # fmt: skip
 INTRODUCTION = """\
 # Which tasks of reasoning-gym are there, and what are they like?
@@ -45,36 +45,34 @@ Written by `scripts/measure/task_table.py` with reasoning-gym {version}, for eac
 - Question: the median length in characters.
 - Own answer, empty answer, "zzz": the verifier's mean score for each, over the first eight problems. A verifier that
   raises an exception gives 0.
-- Most frequent answer: the share of those problems whose answer it is. Whoever always gives it has that accuracy, so
+- Most frequent answer: the share of the 100 problems whose answer it is. Whoever always gives it has that accuracy, so
   compare a model's accuracy with it. Tasks with several right answers can be easier to guess than it says.
-- gtpo: "refused" is what a run says at its start; `docs/tasks.md` says why.
 
 """
 
 
-def row(name: str, workers: EqualityWorkers) -> list[str]:
+def row(name: str, workers: EqualityWorkers) -> tuple[list[str], str | None]:
+    """The cells of a task, and why a run does not take it, if so."""
     try:
         levels = max(map(len, gym.levels(name).values()), default=0)
         seconds, answers, lengths = measured(name)
         problems = task_problems(f"{GYM}{name}", {}, "train", 1, TRIED)
     except GtpoError:  # it has no default configuration
-        return [name, *[""] * (len(HEAD) - 2), "needs `data.config`"]
+        return [name, *[""] * (len(HEAD) - 1)], "needs `data.config`"
     golds = [problem.gold for problem in problems]
     own = score(problems, golds, workers) if all(golds) else None
     nonsense = [score(problems, [text] * TRIED, workers) for text in NONSENSE]
+    refused = None
     try:
         check_verifier(f"{GYM}{name}", problems, AccuracyRewardRecipe(), workers)
-        verdict = "taken"
     except GtpoError as error:
-        verdict = "refused: " + (
-            "it pays for nonsense" if "nonsense" in str(error) else "it does not take its own answer"
-        )
+        refused = "pays for nonsense" if "nonsense" in str(error) else "does not take its own answer"
     most = max(Counter(answers).values()) / len(answers)
     return [
         name, str(levels or ""), f"{seconds:.2g}", f"{statistics.median(lengths):.0f}",
         "none" if own is None else f"{own:.2f}", *(f"{paid:.2f}" for paid in nonsense),
-        "" if own is None else f"{most:.0%}", verdict,
-    ]  # fmt: skip
+        "" if own is None else f"{most:.0%}",
+    ], refused  # fmt: skip
 
 
 def measured(name: str) -> tuple[float, list[str], list[int]]:
@@ -101,17 +99,19 @@ def processor() -> str:
 
 def main() -> None:
     names = sys.argv[1:] or gym.names()
-    rows = []
+    rows, exceptions = [], []
     with EqualityWorkers(1) as workers:
         for name in names:
-            rows.append(row(name, workers))
-            print(" | ".join(rows[-1]), flush=True)
+            cells, why = row(name, workers)
+            rows.append(cells)
+            exceptions += [f"`{name}` ({why})"] if why else []
+            print(" | ".join(cells), why or "", flush=True)
     if sys.argv[1:]:
         return
     table = "\n".join(f"| {' | '.join(cells)} |" for cells in (HEAD, ["---"] * len(HEAD), *rows))
     said = INTRODUCTION.format(version=version("reasoning-gym"), processor=processor())
-    taken = sum(cells[-1] == "taken" for cells in rows)
-    PAGE.write_text(f"{said}A run takes {taken} of the {len(rows)} tasks as they are.\n\n{table}\n", encoding="utf-8")
+    taken = f"A run takes {len(rows) - len(exceptions)} of the {len(rows)} tasks as they are. It does not take"
+    PAGE.write_text(f"{said}{taken}\n{' and '.join(exceptions)}: see `docs/tasks.md`.\n\n{table}\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
