@@ -17,6 +17,7 @@ from typing import Any
 from gtpo_cli.errors import DataError
 from gtpo_cli.recipe.data import GYM
 from gtpo_cli.seeds import derive_seed
+from gtpo_cli.tasks.worked import worked_solution
 from gtpo_cli.text import describe, did_you_mean
 
 TEST_ONE_IN = 4  # different questions
@@ -54,7 +55,7 @@ class GymTask:
                 row = data_set[number]
                 if _is_test(row["question"]) == (split == "test"):
                     others = 0
-                    yield row
+                    yield row | {"solution": worked_solution(self.name, row)}
                 elif (others := others + 1) == MOST_OTHERS:
                     return
             start += _CHUNK
