@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import re
 import string
 from collections.abc import Iterable
 from pathlib import Path
@@ -51,13 +52,17 @@ CHAT_TEMPLATE = (
 )
 
 
-def tiny_tokenizer() -> Any:
-    """A character-level tokenizer over printable ASCII and newline, with WORDS as single tokens and CHAT_TEMPLATE."""
+def chat_tokenizer(words: Iterable[str]) -> Any:
+    """A character-level tokenizer over printable ASCII and newline, with these words as single tokens and
+    CHAT_TEMPLATE."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    tokenizer = Tokenizer(models.WordLevel(_vocabulary(), unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("|".join(WORDS) + r"|[\s\S]"), behavior="isolated")
+    characters = string.digits + string.ascii_letters + string.punctuation + " \n"
+    vocabulary = {token: index for index, token in enumerate((*SPECIAL, *words, *characters))}
+    longest_first = "|".join(re.escape(word) for word in sorted(words, key=len, reverse=True))
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(longest_first + r"|[\s\S]"), behavior="isolated")
     tokenizer.decoder = decoders.Fuse()
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
@@ -71,23 +76,20 @@ def tiny_tokenizer() -> Any:
     )
 
 
-def _vocabulary() -> dict[str, int]:
-    characters = string.digits + string.ascii_letters + string.punctuation + " \n"
-    return {token: index for index, token in enumerate((*SPECIAL, *WORDS, *characters))}
-
-
-def tiny_config(vocab_size: int, model_type: str = "llama") -> Any:
-    """The shape: hidden 64, 3 layers, 2 heads, feed-forward 192, tied embeddings; of llama, qwen2 or mistral."""
+def small_llama(
+    vocab_size: int, model_type: str = "llama", *, hidden: int = 64, layers: int = 3, heads: int = 2
+) -> Any:
+    """The shape, with tied embeddings and a feed-forward part three times as wide; of llama, qwen2 or mistral."""
     from transformers import AutoConfig
 
     return AutoConfig.for_model(
         model_type,
         vocab_size=vocab_size,
-        hidden_size=64,
-        intermediate_size=192,
-        num_hidden_layers=3,
-        num_attention_heads=2,
-        num_key_value_heads=2,
+        hidden_size=hidden,
+        intermediate_size=3 * hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=heads,
         max_position_embeddings=2048,
         tie_word_embeddings=True,
         pad_token_id=SPECIAL.index("<pad>"),
@@ -146,8 +148,8 @@ def build(arguments: argparse.Namespace) -> TransformersPolicy:
     """Train the model from scratch."""
     torch.set_num_threads(1)
     torch.manual_seed(arguments.seed)
-    tokenizer = tiny_tokenizer()
-    model = AutoModelForCausalLM.from_config(tiny_config(len(tokenizer), arguments.model_type))
+    tokenizer = chat_tokenizer(WORDS)
+    model = AutoModelForCausalLM.from_config(small_llama(len(tokenizer), arguments.model_type))
     policy = TransformersPolicy(model, tokenizer, temperature=1.0, max_seq_length=2048)
     count = arguments.steps * arguments.batch
     problems = arithmetic_problems(arguments.problems, split="train", seed=arguments.seed)

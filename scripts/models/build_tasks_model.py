@@ -1,0 +1,159 @@
+"""Make the second built-in model: `python scripts/models/build_tasks_model.py` writes gtpo_cli/policy/builtin/tasks.
+
+A LLaMA of 1.8 million parameters learns the tasks of the recipe tiny_tasks from imperfect demonstrations. Where a task
+has worked solutions, half of the demonstrations skip them, so that reinforcement can teach that steps pay. Its tokens
+are characters, whole tags, and the phrases that a task's questions share. Seeded, one thread, float32; it is stored in
+16 bits. Accuracy by task on problems that are kept from the training split is printed as it learns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import random
+import re
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from build_tiny_model import chat_tokenizer, small_llama
+from transformers import AutoModelForCausalLM
+
+from gtpo_cli.data import PromptEncoder, completion_of, wrap_solution
+from gtpo_cli.policy.packing import training_budget
+from gtpo_cli.policy.sampler import SamplingParams, sample
+from gtpo_cli.policy.transformers_policy import TransformersPolicy
+from gtpo_cli.policy.transformers_sampler import TransformersSampler
+from gtpo_cli.recipe import load_recipe
+from gtpo_cli.recipe.schema import OptimizerRecipe
+from gtpo_cli.rewards import Scorer
+from gtpo_cli.rewards.extract import TAGS
+from gtpo_cli.tasks.making import task_problems
+from gtpo_cli.training.optimizers import Updater
+from gtpo_cli.training.sft import imitate
+from gtpo_cli.training.stopwatch import Stopwatch
+from gtpo_cli.types import Group, Problem
+
+TARGET = Path(__file__).resolve().parents[2] / "gtpo_cli" / "policy" / "builtin" / "tasks"
+RECIPE = load_recipe("tiny_tasks")
+SHORTEST = 5  # characters of a phrase
+VALIDATION = 100  # problems of each task
+
+
+def problems_of(count: int, seed: int) -> list[list[Problem]]:
+    """So many training problems of each task of the recipe."""
+    return [
+        list(task_problems(source.benchmark, source.config, "train", seed, count)) for source in RECIPE.data.sources
+    ]
+
+
+def phrases(questions: Sequence[str], *, seed: int, pairs: int = 200) -> list[str]:
+    """Texts that the questions of a task share: blocks that many pairs of them have in common, without digits or parts
+    of words at their ends."""
+    draw, found = random.Random(seed), Counter[str]()
+    for _ in range(pairs):
+        one, other = draw.sample(questions, 2)
+        for block in difflib.SequenceMatcher(None, one, other, autojunk=False).get_matching_blocks():
+            text = one[block.a : block.a + block.size]
+            if block.a:
+                text = re.sub(r"^[\w'.-]*(?=\W)", "", text)
+            if block.a + block.size < len(one):
+                text = re.sub(r"(?<=\W)[\w'.-]*$", "", text)
+            if len(text.strip()) >= SHORTEST:
+                found[text] += 1
+    return [text for text, count in found.most_common(12) if count >= pairs / 10]
+
+
+def demonstrations(problems: Sequence[Problem], *, skip_steps: float, miss_tag: float, seed: int) -> list[str]:
+    """A completion for each problem: a worked one is skipped, and a tag is missing, at these rates."""
+    draw = random.Random(seed)
+    texts = []
+    for problem in problems:
+        steps = "" if draw.random() < skip_steps else problem.solution or ""
+        text = wrap_solution(steps, problem.gold)
+        texts.append(text.replace(draw.choice(TAGS), "") if draw.random() < miss_tag else text)
+    return texts
+
+
+def build(arguments: argparse.Namespace) -> TransformersPolicy:
+    """Train the model from scratch."""
+    torch.set_num_threads(1)
+    torch.manual_seed(arguments.seed)
+    by_task = problems_of(arguments.problems + VALIDATION, arguments.seed)
+    words = list(TAGS)
+    for problems in by_task:
+        words += phrases([problem.question for problem in problems[:500]], seed=arguments.seed)
+    tokenizer = chat_tokenizer(tuple(dict.fromkeys(words)))
+    print(f"{len(tokenizer)} tokens", flush=True)
+    model = AutoModelForCausalLM.from_config(small_llama(len(tokenizer), hidden=192, layers=4, heads=4))
+    policy = TransformersPolicy(model, tokenizer, temperature=1.0, max_seq_length=512)
+    kept = [problem for problems in by_task for problem in problems[:VALIDATION]]
+    unseen = {problem.question for problem in kept}
+    pools = [[problem for problem in problems if problem.question not in unseen] for problems in by_task]
+    draw = random.Random(arguments.seed)
+    asked = [draw.choice(pools[place % len(pools)]) for place in range(arguments.steps * arguments.batch)]
+    texts = demonstrations(asked, skip_steps=arguments.skip_steps, miss_tag=arguments.miss_tag, seed=arguments.seed)
+    encoder = PromptEncoder(tokenizer, None)
+    recipe = OptimizerRecipe(
+        name="adamw", learning_rate=arguments.learning_rate, betas=(0.9, 0.95), weight_decay=0.1, max_grad_norm=1.0,
+        warmup_ratio=0.03,
+    )  # fmt: skip
+    updater = Updater(policy.trainable_parameters(), recipe, total_steps=arguments.steps)
+    size = training_budget("auto", longest_row=160, warn=print)
+    for step in range(arguments.steps):
+        rows = range(step * arguments.batch, (step + 1) * arguments.batch)
+        groups = [
+            Group(asked[i], encoder.encode(asked[i].question), (completion_of(texts[i], tokenizer),)) for i in rows
+        ]
+        metrics = imitate(policy, updater, size, groups, clock=Stopwatch())
+        if (step + 1) % 50 == 0:
+            print(f"step {step + 1}: loss {metrics['optim/loss']:.4f}", flush=True)
+        if (step + 1) % arguments.every == 0 or step + 1 == arguments.steps:
+            for temperature in (1e-4, 1.0):
+                print(describe(policy, kept, temperature=temperature), flush=True)
+            save(policy, arguments.out.with_name(f"{arguments.out.name}-{step + 1}"))
+    return policy
+
+
+def describe(policy: TransformersPolicy, problems: Sequence[Problem], *, temperature: float) -> str:
+    """Accuracy and format by task."""
+    encoder = PromptEncoder(policy.tokenizer, None)
+    params = SamplingParams(temperature=temperature, max_completion_tokens=96, seed=1)
+    with Scorer(RECIPE.rewards) as scorer:
+        prompts = [(problem, encoder.encode(problem.question)) for problem in problems]
+        groups = scorer.score_groups(sample(TransformersSampler(policy), prompts, 1, params))
+    found: dict[str, list[tuple[bool, bool]]] = {}
+    for group in groups:
+        (verdict,) = group.verdicts
+        name = group.problem.id.split("/")[1]
+        found.setdefault(name, []).append((verdict.correct, verdict.strict_format))
+    words = (
+        f"{name} {sum(right for right, _ in rows) / len(rows):.2f} ({sum(kept for _, kept in rows) / len(rows):.2f})"
+        for name, rows in found.items()
+    )
+    return f"temperature {temperature:g}, accuracy (format): {', '.join(words)}"
+
+
+def save(policy: TransformersPolicy, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    policy.save(folder)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=TARGET)
+    parser.add_argument("--seed", type=int, default=3407)
+    parser.add_argument("--steps", type=int, default=5000)
+    parser.add_argument("--every", type=int, default=500, help="steps between looks at accuracy, each of which is kept")
+    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--problems", type=int, default=20_000)
+    parser.add_argument("--learning-rate", type=float, default=2e-3)
+    parser.add_argument("--skip-steps", type=float, default=0.5)
+    parser.add_argument("--miss-tag", type=float, default=0.15)
+    arguments = parser.parse_args()
+    build(arguments)
+
+
+if __name__ == "__main__":
+    main()
