@@ -104,3 +104,9 @@ def test_five_tasks_with_a_curriculum_killed_in_a_generation_and_resumed(gtpo: R
     assert "Prompts that rest" in page
     said = gtpo("inspect", "runs/whole").stdout
     assert re.search(r"answer .* of score (0|1|0\.25|0\.5|0\.75)\b", said)
+    tried = gtpo(
+        "try-reward", "--recipe", "tiny_arithmetic", "--set", "data.benchmark=five.py:A", "--prompts", "1"
+    ).stdout
+    verdicts = re.findall(r"verdict +(correct|wrong), the task's score is (1|0|0\.25|0\.5|0\.75) of 1$", tried, re.M)
+    assert len(verdicts) >= 4
+    assert all((word == "correct") == (score == "1") for word, score in verdicts)
