@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from gtpo_cli.estimators import Interval
-from gtpo_cli.evaluation.store import is_reward
+from gtpo_cli.estimators import Interval, macro_average
+from gtpo_cli.evaluation.store import Results, is_reward
 from gtpo_cli.pages.run_record import Evaluation, RunRecord, evaluated
 from gtpo_cli.text import markdown_table, markdown_text, one_line
 from gtpo_cli.tracking import reward_words
@@ -32,6 +33,7 @@ SCORES = {
     "mean_length": ("length", "tokens"),
 }
 MEAN_OF_PARTS = "mean of these"  # a macro-average
+_Cells = tuple[Interval | None, ...]
 _DIGITS = {"%": 1, "tokens": 1, "nats": 3, "points": 3}
 
 
@@ -44,7 +46,7 @@ class ScoreRow:
     estimator: str
     method: str
     model: str
-    cells: tuple[Interval | None, ...]
+    cells: _Cells
     best: tuple[bool, ...] = ()
     note: int | None = None
 
@@ -104,7 +106,7 @@ def benchmark_table(runs: Sequence[RunRecord]) -> ScoreTable:
     for benchmark, shown in evaluated(runs).items():
         noted = [_note(one.evaluation, shown[0].evaluation, notes) for one in shown]
         for family, estimator in ESTIMATORS:
-            lines = [_cells(one.evaluation, [f"{family}@{k}" for k in every_k]) for one in shown]
+            lines = [_cells(one.evaluation.results, [f"{family}@{k}" for k in every_k]) for one in shown]
             rows += [
                 ScoreRow(benchmark, estimator, one.method, one.model, cells, best, note)
                 for one, cells, best, note in zip(shown, lines, _best(lines), noted, strict=True)
@@ -114,14 +116,17 @@ def benchmark_table(runs: Sequence[RunRecord]) -> ScoreTable:
 
 
 def other_scores_table(runs: Sequence[RunRecord]) -> ScoreTable:
-    """Return the scores without k and the user rewards of every evaluated model."""
+    """Return the scores without k and the user rewards of every evaluated model. A mixture has a row for each part,
+    too, and one for their means."""
     every = dict.fromkeys(n for run in runs for evaluation in run.evaluations for n in evaluation.results.scores)
     names = (*(name for name in SCORES if name in every), *filter(is_reward, every))
-    rows = (
-        ScoreRow(benchmark, "", one.method, one.model, _cells(one.evaluation, names))
-        for benchmark, shown in evaluated(runs).items()
-        for one in shown
-    )
+    rows: list[ScoreRow] = []
+    for benchmark, shown in evaluated(runs).items():
+        found: dict[str, list[ScoreRow]] = {}
+        for one in shown:
+            for part, cells in _by_part(benchmark, one.evaluation.results, names):
+                found.setdefault(part, []).append(ScoreRow(part, "", one.method, one.model, cells))
+        rows += itertools.chain.from_iterable(found.values())
     return ScoreTable(names, tuple(rows))
 
 
@@ -163,9 +168,18 @@ def csv_cell(text: str) -> str:
     return "'" + text if text.startswith(("=", "+", "-", "@")) else text
 
 
-def _cells(evaluation: Evaluation, names: Sequence[str]) -> tuple[Interval | None, ...]:
-    scores = evaluation.results.scores
-    return tuple(scores[name].interval if name in scores else None for name in names)
+def _cells(results: Results, names: Sequence[str]) -> _Cells:
+    return tuple(results.scores[name].interval if name in results.scores else None for name in names)
+
+
+def _by_part(benchmark: str, results: Results, names: Sequence[str]) -> Iterator[tuple[str, _Cells]]:
+    """Yield the scores on a benchmark; of a mixture also those of its parts, and the means of the parts."""
+    yield benchmark, _cells(results, names)
+    parts = [(part, _cells(results.part(set(ids)), names)) for part, ids in results.parts.items()]
+    yield from parts
+    if parts:
+        columns = zip(*(cells for _, cells in parts), strict=True)
+        yield MEAN_OF_PARTS, tuple(macro_average(column) if all(column) else None for column in columns)
 
 
 def _best(lines: Sequence[Sequence[Interval | None]]) -> list[tuple[bool, ...]]:

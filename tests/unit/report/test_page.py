@@ -27,7 +27,7 @@ from gtpo_cli.pages.run_record import RunRecord, read_run
 from gtpo_cli.recipe.schema import RewardsRecipe
 from gtpo_cli.rewards import Scorer
 from gtpo_cli.tools.report.page import before_and_after, render, write_report
-from gtpo_cli.tools.report.tables import benchmark_table, csv_text, markdown
+from gtpo_cli.tools.report.tables import benchmark_table, csv_text, markdown, other_scores_table
 
 ROWS = [
     {
@@ -260,6 +260,28 @@ def test_the_table_by_hand(runs: list[RunRecord]) -> None:
         (True, True),
         (False, False),
     ]
+
+
+def test_a_mixture_has_a_row_for_each_part_and_for_their_mean(tmp_path: Path, scorer: Scorer) -> None:
+    run = run_at(tmp_path / "run")
+    right = {"base": ["111", "000", "100"], "step-000010": ["111", "110", "111"]}
+    for subject, marks in right.items():
+        store(
+            run, scorer, marks, subject=subject, benchmark="mixture", part=lambda number: "odd" if number % 2 else "2"
+        )
+    table = other_scores_table([read_run(run)])
+    accuracy = table.columns.index("accuracy")
+    shown = [(row.benchmark, row.model, cell.estimate) for row in table.rows if (cell := row.cells[accuracy])]
+    base, trained = (row[1] for row in shown[:2])
+    assert shown == [
+        ("mixture", base, pytest.approx(4 / 9)), ("mixture", trained, pytest.approx(8 / 9)),
+        ("odd", base, pytest.approx(4 / 6)), ("odd", trained, 1.0),
+        ("2", base, 0.0), ("2", trained, pytest.approx(2 / 3)),
+        ("mean of these", base, pytest.approx(1 / 3)), ("mean of these", trained, pytest.approx(5 / 6)),
+    ]  # fmt: skip
+    assert base != trained
+    groups = re.findall(r'<tr class="group"><th[^>]*><span>(.*?)</span>', render([read_run(run)], []))
+    assert groups[-4:] == ["mixture", "odd", "2", "mean of these"]
 
 
 def test_markdown_and_csv_hold_the_same_figures(runs: list[RunRecord]) -> None:
