@@ -34,7 +34,7 @@ from gtpo_cli.runs.files import own_folder, write_aside
 from gtpo_cli.runs.folder import RunFolder, Trust
 from gtpo_cli.terminal.signals import Waiting
 from gtpo_cli.terminal.streams import output_is_extra
-from gtpo_cli.text import counted
+from gtpo_cli.text import counted, one_line
 from gtpo_cli.types import Place
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ def evaluate(
         _print(one, asked, {subject: finished[one.name, subject] for subject in subjects}, by=by, audit=audit)
     if len(benchmarks) > 1:
         every = {one.name: {subject: finished[one.name, subject][1] for subject in subjects} for one in benchmarks}
-        print_parts("benchmark", every)
+        print_parts("benchmark", every, frequent={one.name: one.most_frequent() for one in benchmarks})
     if len(subjects) > 1:
         suggest("compare", f"{run.path}@{BASE}", run.path)
     else:
@@ -282,6 +282,11 @@ def _scores(results: Results) -> dict[str, Any]:
     }
 
 
+def _frequent(benchmark: Benchmark, ids: Sequence[str] | None = None) -> dict[str, Any] | None:
+    found = benchmark.most_frequent(ids)
+    return None if found is None else {"answer": found[0], "share": found[1]}
+
+
 def _parts(benchmark: Benchmark, results: Results) -> Mapping[str, Sequence[str]]:
     """The ids of the problems by the column of --by; without it, by part of a mixture."""
     return benchmark.parts or results.parts
@@ -300,9 +305,14 @@ def _document(finished: Finished, benchmarks: Sequence[Benchmark], *, audit: boo
             "problems": len(results.problem_ids),
             "dropped": results.dropped,
             "samples": stored.conditions.samples,
+            "most_frequent_answer": _frequent(by_name[benchmark]),
             "scores": _scores(results),
             "parts": {
-                value: {"problems": len(ids), "scores": _scores(results.part(ids))}
+                value: {
+                    "problems": len(ids),
+                    "most_frequent_answer": _frequent(by_name[benchmark], ids),
+                    "scores": _scores(results.part(ids)),
+                }
                 for value, ids in _parts(by_name[benchmark], results).items()
             },
             **({"audit": find_misjudged(stored.problems())} if audit else {}),
@@ -320,6 +330,8 @@ def _print(
     audit: bool,
 ) -> None:
     """Print the scores of all subjects on a benchmark, and where they are stored."""
+    from gtpo_cli.tools.report.tables import score_number
+
     settings = recipe.evaluation
     how = f"temperature {settings.temperature:g}" if settings.temperature else "greedy (temperature 0)"
     print(
@@ -329,11 +341,15 @@ def _print(
     )
     scores = {subject: results for subject, (_, results) in finished.items()}
     print_scores(scores)
+    if frequent := benchmark.most_frequent():
+        answer, share = one_line(frequent[0], most=30), score_number("accuracy", frequent[1])
+        print(f"the most frequent answer, {answer}, is right for {share} of these problems")
     parts = _parts(benchmark, next(iter(scores.values())))
     if parts:
         print_parts(
             by or "part",
             {value: {subject: one.part(ids) for subject, one in scores.items()} for value, ids in parts.items()},
+            frequent={value: benchmark.most_frequent(ids) for value, ids in parts.items()},
         )
     for subject, (stored, results) in finished.items():
         if results.scores["unparsable_share"].interval.estimate == 1:

@@ -76,11 +76,14 @@ def print_scores(results: Mapping[str, Results]) -> None:
     print_table(["", *results], rows, numbers=range(1, len(results) + 1))
 
 
-def print_parts(column: str, parts: Mapping[str, Mapping[str, Results]]) -> None:
-    """Print a row for each part, with the number of its problems and each subject's headlines; last their means, in
-    which each part counts the same. `parts`: results by part, then by subject."""
+def print_parts(
+    column: str, parts: Mapping[str, Mapping[str, Results]], *, frequent: Mapping[str, tuple[str, float] | None]
+) -> None:
+    """Print a row for each part, with the number of its problems, how often the most frequent answer is right, and each
+    subject's headlines; last their means, in which each part counts the same. `parts`: results by part, then by
+    subject."""
     from gtpo_cli.estimators import macro_average
-    from gtpo_cli.tools.report.tables import MEAN_OF_PARTS, score_interval, score_words
+    from gtpo_cli.tools.report.tables import MEAN_OF_PARTS, score_interval, score_number, score_words
 
     first, *others = parts.values()
     shown = [
@@ -91,13 +94,15 @@ def print_parts(column: str, parts: Mapping[str, Mapping[str, Results]]) -> None
     ]
     columns = [(name, [one[subject].scores[name].interval for one in parts.values()]) for subject, name in shown]
     counts = [str(len(next(iter(one.values())).problem_ids)) for one in parts.values()]
-    lines = [[*parts], counts, *([score_interval(name, each) for each in own] for name, own in columns)]
+    shares = [found[1] if (found := frequent[part]) else None for part in parts]
+    guessed = ["" if share is None else score_number("accuracy", share) for share in shares]
+    lines = [[*parts], counts, guessed, *([score_interval(name, each) for each in own] for name, own in columns)]
     rows = [list(row) for row in zip(*lines, strict=True)]
     if others:
-        rows.append([MEAN_OF_PARTS, "", *(score_interval(name, macro_average(own)) for name, own in columns)])
+        rows.append([MEAN_OF_PARTS, "", "", *(score_interval(name, macro_average(own)) for name, own in columns)])
     heads = [f"{subject} {score_words(name)}" for subject, name in shown]
     print()
-    print_table([column, "problems", *heads], rows, numbers=range(1, len(heads) + 2))
+    print_table([column, "problems", "most frequent answer", *heads], rows, numbers=range(1, len(heads) + 3))
 
 
 def print_audit(subject: str, problems: Sequence[EvaluatedProblem]) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,16 @@ class Benchmark:
     dropped: int = 0
     notes: tuple[str, ...] = ()
     parts: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    def most_frequent(self, ids: Collection[str] | None = None) -> tuple[str, float] | None:
+        """Return the most frequent gold answer of these problems (all without `ids`) and its share, 0..1.
+
+        A model that always gives it has this accuracy. Answers are compared as texts. None if a problem has no gold
+        answer, as a task's may.
+        """
+        golds = Counter(problem.gold for problem, _ in self.prompts if ids is None or problem.id in ids)
+        answer, count = golds.most_common(1)[0]
+        return None if "" in golds else (answer, count / golds.total())
 
 
 def load_benchmark(
