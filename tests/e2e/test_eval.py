@@ -152,7 +152,8 @@ def test_a_test_file_beside_the_training_file_and_scores_by_a_column(gtpo: Run, 
     assert trained.stdout.splitlines()[-1] == "next: gtpo eval runs/one --base"  # nothing says that no test is left
     said = gtpo("eval", "--pass-k", "4", "--by", "about.kind").stdout
     rows = [line.split() for line in said.splitlines() if line.startswith(("minus ", "plus "))]
-    assert [row[:2] for row in rows] == [["minus", "4"], ["plus", "5"]]
+    assert [row[:4] for row in rows] == [["minus", "4", "25.0", "%"], ["plus", "5", "20.0", "%"]]
+    assert "the most frequent answer, 8, is right for 11.1 % of these problems" in said.splitlines()  # 9 differ
     (found,) = json.loads(gtpo("eval", "--pass-k", "4", "--by", "about.kind", "--json").stdout)["evaluations"]
     stored = [json.loads(line) for line in (tmp_path / found["folder"] / "samples.jsonl").read_text().splitlines()]
     questions = [json.loads(line)["question"] for line in (tmp_path / "set" / "test.jsonl").read_text().splitlines()]
@@ -161,6 +162,7 @@ def test_a_test_file_beside_the_training_file_and_scores_by_a_column(gtpo: Run, 
         right = [c["correct"] for row in stored if row["question"].split()[1] == sign for c in row["completions"]]
         assert found["parts"][kind]["scores"]["accuracy"]["estimate"] == pytest.approx(sum(right) / len(right))
         assert found["parts"][kind]["problems"] == len(right) // 4
+        assert found["parts"][kind]["most_frequent_answer"]["share"] == pytest.approx(4 / len(right))
     missing = gtpo("eval", "--pass-k", "4", "--by", "kind", code=2).stderr
     assert "--by kind: local has no such column; found question, answer and about" in missing
 

@@ -323,6 +323,17 @@ def questions(recipe: Recipe, name: str = "local", data_path: Path | None = None
     return [problem.question for problem, _ in loaded.prompts]
 
 
+def test_the_most_frequent_answer_of_all_problems_and_of_some(tmp_path: Path) -> None:
+    golds = {"1+1": "2", "1+2": "3", "2+1": "3", "4-1": "3", "4+0": "4"}
+    lines = (json.dumps({"question": question, "answer": gold}) for question, gold in golds.items())
+    (tmp_path / "mine.jsonl").write_text("\n".join(lines))
+    encoder = encoder_of(read_model(RECIPE.model).tokenizer)
+    path = tmp_path / "mine.jsonl"
+    loaded = load_benchmark(local_recipe(None), "local", encoder, max_seq_length=512, data_path=path)
+    assert loaded.most_frequent() == ("3", 3 / 5)
+    assert loaded.most_frequent([problem.id for problem, _ in loaded.prompts if problem.gold != "3"]) == ("2", 1 / 2)
+
+
 def test_the_one_file_that_was_trained_on_is_no_test(tmp_path: Path) -> None:
     rows(tmp_path / "mine.jsonl", "1+0")
     rows(tmp_path / "other.jsonl", "2-1")
