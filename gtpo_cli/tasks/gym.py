@@ -1,7 +1,8 @@
 """Tasks of reasoning-gym (https://github.com/open-thought/reasoning-gym), an optional dependency: `.[tasks]`.
 
 Its data set number i of seed s draws from `random.Random(s + i)`. The test's seeds are above all of training's. Since
-small tasks repeat their questions, a hash of its text also says to which split a question belongs.
+small tasks repeat their questions, a hash of its text also says to which split a question belongs. The test asks no
+question twice: the interval of its scores takes the problems as independent.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from gtpo_cli.tasks.worked import worked_solution
 from gtpo_cli.text import describe, did_you_mean
 
 TEST_ONE_IN = 4  # different questions
-MOST_OTHERS = 2000  # questions of the other split in a row; after them there is none of this one
+MOST_OTHERS = 200  # questions in a row that are not for this split; after them there is none
 _CHUNK = 500  # of a data set, some of which prepare all of their questions
 _TEST_SEED = 2**31
 _OURS = ("seed", "size")
@@ -48,13 +49,16 @@ class GymTask:
 
     def problems(self, split: str, seed: int) -> Iterator[Mapping[str, Any]]:
         start = _TEST_SEED if split == "test" else derive_seed(seed, "reasoning_gym") % 2**30
-        others = 0
+        others, asked = 0, set[str]()
         while True:
             data_set = self._data_set(start)
             for number in range(_CHUNK):
                 row = data_set[number]
-                if _is_test(row["question"]) == (split == "test"):
+                question = row["question"]
+                if _is_test(question) == (split == "test") and question not in asked:
                     others = 0
+                    if split == "test":
+                        asked.add(question)
                     yield row | {"solution": worked_solution(self.name, row)}
                 elif (others := others + 1) == MOST_OTHERS:
                     return

@@ -77,6 +77,7 @@ def test_training_and_test_share_no_question_even_of_a_small_task() -> None:
     train, test = ({problem.question for problem in problems} for problems in (trained, tested))
     assert len(train | test) > 150  # of 200
     assert not train & test
+    assert len(test) == len(tested)  # no question twice, since intervals take problems as independent
     assert made("chain_sum", 300, split="test", seed=2, **small) == tuple(tested)
     assert made("chain_sum", 20, seed=2, **small) != trained[:20]
 
