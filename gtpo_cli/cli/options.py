@@ -43,6 +43,7 @@ def _siblings(typed: str) -> list[str]:
 
 
 DEFAULT_RECIPE = "tiny_arithmetic"
+TASKS_RECIPE = "tiny_tasks"  # of the built-in model that knows some tasks
 
 
 def _on_json(ctx: typer.Context, value: bool) -> bool:

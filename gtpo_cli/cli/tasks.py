@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from gtpo_cli.cli.eval_options import overridden
-from gtpo_cli.cli.options import DEFAULT_RECIPE, JsonOption, SetOption, as_typed
+from gtpo_cli.cli.options import DEFAULT_RECIPE, TASKS_RECIPE, JsonOption, SetOption, as_typed
 from gtpo_cli.cli.printing import print_json, print_table, suggest
 from gtpo_cli.errors import RecipeError
 from gtpo_cli.recipe.data import BUILT_IN, GYM, is_task
@@ -41,15 +42,13 @@ def tasks(
         _list(as_json=as_json)
         return
     from gtpo_cli.data import load_problems
-    from gtpo_cli.recipe import load_recipe
 
-    asked = [f"data.benchmark={name}", *(set_ or [])]
-    loaded = load_recipe(recipe or DEFAULT_RECIPE, asked)
+    loaded, asked = _with_task(recipe or DEFAULT_RECIPE, name, set_ or [])
     if not is_task(loaded.data.benchmark):
         raise RecipeError(f"{name}: is a table of problems, not a task; gtpo tasks lists the tasks")
     shown = load_problems(loaded.data.model_copy(update={"limit": n}), seed=loaded.seed).problems
     facts = _facts(loaded.data)
-    scores = None if recipe is None else _first_scores(loaded, asked)
+    scores = None if recipe is None else _first_scores(loaded, overridden(set_ or []))
     if as_json:
         problems = [{"question": problem.question, "answer": problem.gold or None} for problem in shown]
         print_json({"task": name, **facts, "problems": problems} | ({} if scores is None else {"first_scores": scores}))
@@ -70,7 +69,25 @@ def tasks(
             "in the format {format_rate:.1%}".format(**scores)
         )
     print()
-    suggest("try-reward" if scores is None else "train", "--recipe", recipe or "RECIPE", *as_typed(asked))
+    if recipe is None:
+        suggest("tasks", name, "--recipe", TASKS_RECIPE, *as_typed(set_))
+    elif asked is not None:
+        suggest("train", "--recipe", recipe, *as_typed(asked))
+
+
+def _with_task(recipe: str, name: str, changes: list[str]) -> tuple[Recipe, list[str] | None]:
+    """Return a recipe with this task as its only data, and the overrides for that; None if it is made from a recipe of
+    a mixture, whose configuration of the task holds."""
+    from gtpo_cli.recipe import build_recipe, dump_recipe, load_recipe
+    from gtpo_cli.recipe.yaml_text import parse_yaml
+
+    whole = load_recipe(recipe)
+    if not whole.data.mixture:
+        asked = [f"data.benchmark={name}", *changes]
+        return load_recipe(recipe, asked), asked
+    part = {"benchmark": name, "mixture": {}, "config": whole.data.config.get(name, {})}
+    alone = whole.model_copy(update={"data": whole.data.model_copy(update=part)})
+    return build_recipe(parse_yaml(dump_recipe(alone)), changes, where=recipe), None
 
 
 def _list(*, as_json: bool) -> None:
@@ -98,11 +115,11 @@ def _facts(source: SourceRecipe) -> dict[str, Any]:
     return {"about": gym.about(name), "keys": gym.defaults(name) | source.config, "levels": gym.levels(name)}
 
 
-def _first_scores(recipe: Recipe, asked: list[str]) -> dict[str, Any]:
+def _first_scores(recipe: Recipe, keep: Sequence[str]) -> dict[str, Any]:
     from gtpo_cli.cli.probe_entropy import probe
     from gtpo_cli.rewards import Scorer
 
-    _, measured = probe(recipe, n=recipe.rollout.group_size, keep=overridden(asked), what="completions")
+    _, measured = probe(recipe, n=recipe.rollout.group_size, keep=keep, what="completions")
     with Scorer(recipe.rewards, longest=recipe.rollout.max_completion_tokens) as scorer:
         verdicts = [verdict for group in scorer.score_groups(measured.groups) for verdict in group.verdicts]
     return {

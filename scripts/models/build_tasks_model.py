@@ -136,8 +136,10 @@ def describe(policy: TransformersPolicy, problems: Sequence[Problem], *, tempera
 
 
 def save(policy: TransformersPolicy, folder: Path) -> None:
+    """Write the model in 16 bits."""
     folder.mkdir(parents=True, exist_ok=True)
     policy.save(folder)
+    AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float16).save_pretrained(folder)
 
 
 def main() -> None:
