@@ -50,7 +50,17 @@ def test_tasks_are_listed_and_shown(gtpo: Run) -> None:
     problems = re.findall(r"problem: (\d) ([+-]) (\d) =\n-- answer\n(-?\d+)\n", shown)
     assert len(problems) == 2
     assert all(eval(f"{first}{sign}{second}") == int(gold) for first, sign, second, gold in problems)
-    assert shown.rstrip().splitlines()[-1].startswith("next: ")
+    assert shown.rstrip().splitlines()[-1].endswith(
+        "gtpo tasks reasoning_gym/chain_sum --recipe tiny_tasks --set 'data.config={max_terms: 2, max_digits: 1}'"
+    )
+    # of a recipe's mixture, it is the part with that configuration
+    scored = json.loads(
+        gtpo("tasks", "reasoning_gym/gcd", "--recipe", "tiny_tasks", "--set", "objective.probe.num_prompts=16",
+             "--json").stdout
+    )  # fmt: skip
+    assert scored["keys"]["max_value"] == 200
+    assert 0.1 < scored["first_scores"]["accuracy"] < 0.9
+    assert scored["first_scores"]["format_rate"] > 0.6
 
 
 def test_five_tasks_with_a_curriculum_killed_in_a_generation_and_resumed(gtpo: Run, tmp_path: Path) -> None:
