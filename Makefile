@@ -169,9 +169,10 @@ claims: install-dev real-model  ## the runs behind docs/claims.md that it does n
 
 ##@ Release
 
-tiny-model: install  ## build the built-in model's weights again
+tiny-model: install-dev  ## build the built-in models' weights again (an hour)
 	$(BIN)/python scripts/models/build_tiny_model.py
 	$(BIN)/python scripts/models/build_tiny_model.py --steps 250 --out gtpo_cli/policy/builtin/weak
+	$(BIN)/python scripts/models/build_tasks_model.py
 
 # The variable stops Material's notice that it is maintained until May 2027, and Zensical after it.
 docs: $(TOOLS)/.installed  ## the documentation as a site, in build/site; nothing in it is loaded from elsewhere
