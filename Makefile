@@ -169,7 +169,7 @@ claims: install-dev real-model  ## the runs behind docs/claims.md that it does n
 
 ##@ Release
 
-tiny-model: install-dev  ## build the built-in models' weights again (an hour)
+tiny-model: install-dev  ## build the built-in models' weights again (50 minutes)
 	$(BIN)/python scripts/models/build_tiny_model.py
 	$(BIN)/python scripts/models/build_tiny_model.py --steps 250 --out gtpo_cli/policy/builtin/weak
 	$(BIN)/python scripts/models/build_tasks_model.py
