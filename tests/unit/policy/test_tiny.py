@@ -46,10 +46,11 @@ def test_a_prompt_by_hand(policy: TransformersPolicy) -> None:
     assert list(encoder.encode("3+8-2+5")) == [vocabulary[token] for token in expected]
 
 
-# Shares of right answers, 40 problems each: 0.2 on either side of what 500 gave.
+# Shares of right answers to the first 40 problems: 0.2 on either side of what they were when the model was made.
 KNOWN = {
-    "spell_backward": (0.8, 1.0), "gcd": (0.4, 0.8), "number_sorting": (0.3, 0.7), "word_sorting": (0.2, 0.6),
-    "products": (0.2, 0.6), "number_filtering": (0.1, 0.6), "chain_sum": (0.0, 0.4), "simple_equations": (0.0, 0.3),
+    "chain_sum": (0.175, 0.575), "products": (0.125, 0.525), "gcd": (0.35, 0.75), "simple_equations": (0.0, 0.3),
+    "spell_backward": (0.8, 1.0), "word_sorting": (0.55, 0.95), "number_sorting": (0.725, 1.0),
+    "number_filtering": (0.175, 0.575),
 }  # fmt: skip
 
 
@@ -86,7 +87,7 @@ def test_the_model_of_tasks_knows_them_in_part() -> None:
     right = {name: sum(next(found).correct for _ in own) / len(own) for name, own in problems.items()}
     assert len(right) == 8
     for name, (low, high) in KNOWN.items():
-        assert low <= right[f"reasoning_gym/{name}"] <= high, (name, right)
+        assert low <= right[f"reasoning_gym/{name}"] <= high, (name, str(right))
     tokenizer = policy.tokenizer
     texts = [problem.question for problem in every]
     assert tokenizer.batch_decode(tokenizer(texts)["input_ids"], skip_special_tokens=True) == texts
