@@ -99,7 +99,10 @@ def test_recipes_commands(gtpo: Run, tmp_path: Path) -> None:
         (["train", "--recipe", "nope"], "no such file and no shipped recipe"),
         (["train", "--resume"], "there is no run here"),
         (["train", "--resume", "elsewhere"], "is not a run folder"),
-        (["train", "--recipe", "tiny_arithmetic", "--set", "model.name=builtin:huge"], "built in: builtin:tiny"),
+        (
+            ["train", "--recipe", "tiny_arithmetic", "--set", "model.name=builtin:huge"],
+            "built in: builtin:tasks, builtin:tiny",
+        ),
         (["train", "--recipe", "tiny_gsm8k", "--set", "data.path=absent.jsonl"], "absent.jsonl"),
         (["train", "--recipe", "tiny_arithmetic", "--set", "training.keep_best=train/acuracy"], "training.keep_best"),
         (["train", "--recipe", "tiny_arithmetic", "--set", "rewards.plugins=[{name: nowhere:f}]"], "nowhere"),

@@ -187,7 +187,7 @@ def test_interactive_answers_stop_with_ctrl_c_and_the_session_ends_with_ctrl_d(
         (["generate"], "there is no run here"),
         (["generate", "runs/none", "1+1"], "is not a run folder"),
         (["generate", "What is 1+1?"], "name the run before the question: gtpo generate RUN"),
-        (["generate", "builtin:huge", "1+1"], "built in: builtin:tiny"),
+        (["generate", "builtin:huge", "1+1"], "built in: builtin:tasks, builtin:tiny"),
         (["generate", "models/none", "1+1"], "a relative path starts at the working folder"),
         (["generate", "builtin:tiny", "--gold", "2"], "--gold is the answer to a QUESTION"),
         (["generate", "builtin:tiny", "1+1", "--gold", "\\frac{1}{"], "is not an answer that can be compared"),
