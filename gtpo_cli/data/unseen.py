@@ -38,7 +38,8 @@ class Benchmark:
         A model that always gives it has this accuracy. Answers are compared as texts. None if a problem has no gold
         answer, as a task's may.
         """
-        golds = Counter(problem.gold for problem, _ in self.prompts if ids is None or problem.id in ids)
+        wanted = None if ids is None else set(ids)
+        golds = Counter(problem.gold for problem, _ in self.prompts if wanted is None or problem.id in wanted)
         answer, count = golds.most_common(1)[0]
         return None if "" in golds else (answer, count / golds.total())
 

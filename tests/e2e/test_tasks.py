@@ -50,13 +50,10 @@ def test_tasks_are_listed_and_shown(gtpo: Run) -> None:
     problems = re.findall(r"problem: (\d) ([+-]) (\d) =\n-- answer\n(-?\d+)\n", shown)
     assert len(problems) == 2
     assert all(eval(f"{first}{sign}{second}") == int(gold) for first, sign, second, gold in problems)
-    assert (
-        shown.rstrip()
-        .splitlines()[-1]
-        .endswith(
-            "gtpo tasks reasoning_gym/chain_sum --recipe tiny_tasks --set 'data.config={max_terms: 2, max_digits: 1}'"
-        )
+    suggested = (
+        "gtpo tasks reasoning_gym/chain_sum --recipe tiny_tasks --set 'data.config={max_terms: 2, max_digits: 1}'"
     )
+    assert shown.rstrip().splitlines()[-1].endswith(suggested)
     # of a recipe's mixture, it is the part with that configuration
     scored = json.loads(
         gtpo("tasks", "reasoning_gym/gcd", "--recipe", "tiny_tasks", "--set", "objective.probe.num_prompts=16",

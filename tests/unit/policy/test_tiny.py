@@ -73,7 +73,7 @@ def test_it_is_imperfect_as_promised(policy: TransformersPolicy) -> None:
 
 
 def test_the_model_of_tasks_knows_them_in_part() -> None:
-    """Greedily, 40 problems of each; docs/tasks.md has 500. What it never saw in its questions is no unknown token."""
+    """Greedily, 40 problems of each; docs/results.md has 500. No character of a question is an unknown token."""
     pytest.importorskip("reasoning_gym")
     recipe = load_recipe("tiny_tasks")
     policy = policy_of(recipe)
