@@ -67,7 +67,7 @@ def inspect(
         for group in groups:
             if len(groups) > 1:
                 print(f"problem {group.number} of {len(inspected.groups)}")
-            print_tokens(console, group, group.completions[completion - 1], inspected.objective.conflict)
+            print_tokens(console, group, group.completions[completion - 1], inspected.objective)
     else:
         print_step(console, inspected, groups)
         if len(groups) < len(inspected.groups):

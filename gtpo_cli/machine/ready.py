@@ -94,6 +94,10 @@ def resolve(
     job = parts.training_job()
     if resumed is not None and not force and (differ := _other_problems(job, resumed)):
         raise NotReadyError(f"{resumed.path}: {differ}; put the data back as they were, or go on with these: --force")
+    if recipe.objective.name != "sft" and measures is None:
+        from gtpo_cli.training.setup import check_rules
+
+        check_rules(recipe.objective)
     if recipe.generates and recipe.rewards.plugins and measures is None:
         _try_rewards(job, say)
     return job

@@ -1,6 +1,7 @@
 """How strongly each token is pushed, and in which direction: c of Eq. 11, for every method and both trainers.
 
-`group_terms` computes what needs whole groups: advantages and conflict weights. `row_terms` computes the rest.
+`group_terms` computes what needs whole groups: advantages and conflict tokens. `row_terms` computes the rest. The rule
+for lambda runs as soon as what it needs is known.
 `coefficients` is the formula that joins the factors.
 Axes: B prompts, G completions of one prompt, N completions, T completion tokens (right-padded).
 """
@@ -13,18 +14,21 @@ import torch
 from torch import Tensor
 
 from gtpo_cli.entropy_filter import LN_2, FilterMode
-from gtpo_cli.objective.advantages import AdvantageScale, Baseline, group_advantages
-from gtpo_cli.objective.conflict import Alignment, ConflictSpans, Span, conflict_spans, conflict_weights
+from gtpo_cli.errors import RecipeError
+from gtpo_cli.objective.advantages import AdvantageRule, Rewards, group
+from gtpo_cli.objective.conflict import Alignment, ConflictSpans, Span, conflict_spans
 from gtpo_cli.objective.entropy import keep_mask, mean_entropy
-from gtpo_cli.objective.loss import Average, ClipTarget, Ratio, token_shares
+from gtpo_cli.objective.loss import Average, LossRule, token, token_shares
+from gtpo_cli.objective.token_rules import Control, Needs, TokenRule, Tokens, conflict, controlled, needs_of
 
 
 class GroupTerms(NamedTuple):
     """The factors that depend on whole groups.
 
     `advantages_BG`: A, float64. `spans`: M, forward and backward, measured even if the objective does not use it.
-    `weights_BGT`: lambda. `shares_BG`: weight of each token of a completion in the step's average, float64.
-    `included_BG`: bool, False if the method leaves the completion out of the loss regardless of its entropy.
+    `weights_BGT`: lambda; 1 until `Method.weigh` is given what its rule needs. `shares_BG`: weight of each token of a
+    completion in the step's average, float64. `included_BG`: bool, False if the method leaves the completion out of the
+    loss regardless of its entropy.
     """
 
     advantages_BG: Tensor
@@ -50,25 +54,55 @@ class RowTerms(NamedTuple):
 class Method(NamedTuple):
     """The switches of a method, as this package's functions take them. The defaults are GTPO's."""
 
-    advantage_scale: AdvantageScale = "std"  # group_advantages, Eq. 12
-    baseline: Baseline = "mean"
+    advantages: AdvantageRule = group  # Eq. 12
     alignment: Alignment = "position"  # conflict_spans, Section 5.1
     span: Span = "ends"
-    positive_weight: float = 2.0  # conflict_weights, Eq. 9; 1 and 1: off
-    negative_weight: float = 0.0
+    token_rule: TokenRule | None = conflict  # Eq. 9; None: lambda = 1
+    control: Control = "none"
     filter: FilterMode = "auto"  # keep_mask, Eq. 10
     threshold: float = LN_2
     only_negative: bool = False
     entropy_coef: float = 0.1  # gamma, Eq. 11
     kl_coef: float = 0.0  # policy_loss: beta, Eq. 1
-    ratio: Ratio = "token"
+    loss: LossRule = token
     clip: tuple[float, float] = (0.2, 0.2)
-    clip_target: ClipTarget = "objective"
     average: Average | int = "completion"
+
+    @property
+    def needs(self) -> Needs:
+        """What the rule for lambda needs."""
+        return "group" if self.token_rule is None else needs_of(self.token_rule)
+
+    def weigh(self, tokens: Tokens) -> Tensor:
+        """Return lambda, float32 and 0 at padding. Raises RecipeError if a rule gives something else."""
+        if self.token_rule is None:
+            return tokens.mask.float()
+        given = self.token_rule(tokens)
+        if not isinstance(given, Tensor) or given.shape != tokens.mask.shape:
+            found = tuple(given.shape) if isinstance(given, Tensor) else type(given).__name__
+            raise RecipeError(
+                f"objective.token_weights.rule: gave {found}; expected one number for each token, a tensor of the "
+                f"shape {tuple(tokens.mask.shape)}"
+            )
+        weights = given.detach().float().masked_fill(~tokens.mask, 0.0)
+        if not bool(torch.isfinite(weights).all()):
+            raise RecipeError("objective.token_weights.rule: gave an infinite weight, or one that is not a number")
+        return controlled(weights, tokens, self.control)
+
+    def advantages_of(self, rewards: Rewards) -> Tensor:
+        """Return A, float64 (B, G). Raises RecipeError if a rule gives something else."""
+        given, shape = self.advantages(rewards), rewards.total_BG.shape
+        if not isinstance(given, Tensor) or given.shape != shape or not bool(torch.isfinite(given).all()):
+            found = tuple(given.shape) if isinstance(given, Tensor) else type(given).__name__
+            raise RecipeError(
+                f"objective.advantages.rule: gave {found}; expected one finite number for each completion, a tensor of "
+                f"the shape {tuple(shape)}"
+            )
+        return given.detach().double()
 
     def loss_arguments(self) -> dict[str, Any]:
         """Return the keywords of `policy_loss` for the ratio and its clipping."""
-        return {"ratio": self.ratio, "clip": self.clip, "clip_target": self.clip_target}
+        return {"rule": self.loss, "clip": self.clip}
 
 
 def group_terms(
@@ -76,26 +110,25 @@ def group_terms(
     *,
     completion_ids_BGT: Tensor,
     completion_mask_BGT: Tensor,
-    rewards_BG: Tensor,
+    rewards: Rewards,
+    noise_BGT: Tensor | None = None,
     left_out_BG: Tensor | None = None,
 ) -> GroupTerms:
     """Compute the factors that depend on the rewards and tokens of whole groups.
 
     Args:
         completion_ids_BGT, completion_mask_BGT: token ids and their mask; real tokens are contiguous from position 0.
-        rewards_BG: weighted sums of the rewards.
+        noise_BGT: uniform in [0, 1), for rules that draw tokens; None: 0.
         left_out_BG: bool, completions that the loss leaves out, such as truncated ones; None: the loss uses all.
     """
     mask_BGT = completion_mask_BGT.bool()
-    A_BG = group_advantages(rewards_BG, scale=method.advantage_scale, baseline=method.baseline)  # Eq. 12
+    A_BG = method.advantages_of(rewards)  # Eq. 12
     spans = conflict_spans(completion_ids_BGT, mask_BGT, A_BG, alignment=method.alignment, span=method.span)  # M
     included_BG = torch.ones_like(A_BG, dtype=torch.bool) if left_out_BG is None else ~left_out_BG
-    weights_BGT = conflict_weights(  # Eq. 9
-        spans.forward_BGT | spans.backward_BGT,
-        A_BG,
-        positive_weight=method.positive_weight,
-        negative_weight=method.negative_weight,
-    )
+    weights_BGT = mask_BGT.float()
+    noise_BGT = torch.zeros_like(weights_BGT) if noise_BGT is None else noise_BGT
+    if method.needs == "group":
+        weights_BGT = method.weigh(Tokens(completion_ids_BGT, mask_BGT, A_BG, *spans, noise_BGT))
     return GroupTerms(A_BG, spans, weights_BGT, token_shares(mask_BGT, method.average), included_BG)
 
 

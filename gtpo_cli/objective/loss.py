@@ -4,22 +4,22 @@ Axes: B prompts, G completions of one prompt, T completion tokens (right-padded)
 
     J = sum_{i,t} share_i [ min(r c, clip(r) c) - beta kl_t ],      loss = -J
 
-c_{i,t} is the coefficient (equation.py), r = pi / pi_old, and share_i the weight of a token of completion i in the
-average. With one iteration on a batch r is exp(logp - logp.detach()): its value is 1, its gradient that of logp, and
-the clip has no effect. Each method chooses `ratio`, `clip`, `clip_target` and `average` (table in docs/objective.md).
+The bracket's first term is the rule `token` below. A recipe names another one in `objective.loss.rule`: one of RULES,
+or a function of the user's own. c_{i,t} is the coefficient (equation.py), r = pi / pi_old, and share_i the weight of a
+token of completion i in the average. With one iteration on a batch r is exp(logp - logp.detach()): its value is 1, its
+gradient that of logp, and all rules here pull alike.
 
 The KL term is not multiplied by c, as in Eq. 11. An empty completion contributes 0.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-Ratio = Literal["token", "sequence"]
-ClipTarget = Literal["objective", "weight"]
 Average = Literal["completion", "token", "sum"]
 IMPORTANCE_CAP = 2.0
 
@@ -29,6 +29,103 @@ class LossResult(NamedTuple):
 
     loss: Tensor
     metrics: dict[str, float]
+
+
+class Ratio(NamedTuple):
+    """What a rule for the loss may read, (n, T) or (B, G, T); 0 at padding. Only `logprobs` has a gradient."""
+
+    logprobs: Tensor  # ln pi, nats
+    old_logprobs: Tensor  # ln pi_old, nats
+    coefficients: Tensor  # c
+    mask: Tensor  # bool, True at real tokens
+    clip: tuple[float, float]  # low, high
+
+    @property
+    def value(self) -> Tensor:
+        """r = pi / pi_old."""
+        return torch.exp(self.logprobs - self.old_logprobs)
+
+    def mean(self, values: Tensor) -> Tensor:
+        """Average over the tokens of each completion, (n, 1) or (B, G, 1)."""
+        lengths = self.mask.sum(dim=-1, keepdim=True).clamp(min=1)
+        return values.masked_fill(~self.mask, 0.0).sum(dim=-1, keepdim=True) / lengths
+
+
+class TokenObjective(NamedTuple):
+    """What a rule may return instead of its objective alone, for the metrics of the ratio."""
+
+    objective: Tensor
+    ratio: Tensor
+    clipped: Tensor  # bool: outside the clip range
+
+
+LossRule = Callable[..., Tensor | TokenObjective]  # (Ratio, **config) -> each token's part of J
+
+
+def token(ratio: Ratio) -> TokenObjective:
+    """min(r c, clip(r, 1 - low, 1 + high) c)                         arXiv 2508.03772, Eq. 2"""
+    return _clipped(ratio, ratio.value)
+
+
+def sequence(ratio: Ratio) -> TokenObjective:
+    """As `token`, with s = exp(mean_t ln r_t) for r, and the gradient of each token's own log-probability.
+
+    GSPO, arXiv 2507.18071, in its token form.
+    """
+    s = torch.exp(ratio.mean(ratio.logprobs.detach() - ratio.old_logprobs))
+    return _clipped(ratio, s * torch.exp(ratio.logprobs - ratio.logprobs.detach()))
+
+
+def weight(ratio: Ratio) -> TokenObjective:
+    """sg(min(r, high)) c ln pi: the bound is for the weight, so every token keeps its gradient.
+
+    CISPO, arXiv 2506.13585.
+    """
+    r, high = ratio.value.detach(), ratio.clip[1]
+    return TokenObjective(r.clamp(max=high) * ratio.coefficients * ratio.logprobs, r, r > high)
+
+
+def geometric(ratio: Ratio) -> TokenObjective:
+    """s c, s = exp(mean_t ln r'_t), where ln r' is ln r, clipped at `high` where c > 0 and at -`low` where c < 0.
+
+    GMPO, arXiv 2507.20673, Eq. 4. The range is one of logarithms there: 0.4. As in `sequence` the gradient is that of
+    each token's own log-probability, 0 where it is clipped, so that token weights keep their places.
+    """
+    low, high = ratio.clip
+    log_r, c = ratio.logprobs - ratio.old_logprobs, ratio.coefficients
+    within = torch.where(c > 0, log_r.clamp(max=high), torch.where(c < 0, log_r.clamp(min=-low), log_r))
+    s = torch.exp(ratio.mean(within.detach()))
+    return TokenObjective(s * torch.exp(within - within.detach()) * c, ratio.value, within != log_r)
+
+
+def soft(ratio: Ratio, *, positive: float = 1.0, negative: float = 1.05) -> TokenObjective:
+    """4 / tau sigmoid(tau (r - 1)) c, tau = `positive` where c > 0, else `negative`: a gate instead of the clip.
+
+    SAPO, arXiv 2511.20347, Eq. 5 and 6.
+    """
+    r = ratio.value
+    tau = torch.full_like(r, negative).masked_fill(ratio.coefficients > 0, positive)
+    gate = 4.0 / tau * torch.sigmoid(tau * (r - 1.0))
+    return TokenObjective(gate * ratio.coefficients, r, torch.zeros_like(ratio.mask))
+
+
+def _clipped(ratio: Ratio, r: Tensor) -> TokenObjective:
+    low, high = ratio.clip
+    within = r.clamp(1.0 - low, 1.0 + high)
+    c = ratio.coefficients
+    return TokenObjective(torch.minimum(r * c, within * c), r, r.detach() != within.detach())
+
+
+# By their names in a recipe.
+RULES: Mapping[str, LossRule] = {
+    "token": token,
+    "sequence": sequence,
+    "weight": weight,
+    "geometric": geometric,
+    "soft": soft,
+}
+# These differ from `token` only from a batch's second update on.
+OF_LATER_UPDATES = ("geometric", "soft")
 
 
 def token_shares(completion_mask_BGT: Tensor, average: Average | int = "completion") -> Tensor:
@@ -63,9 +160,8 @@ def policy_loss(
     old_logprobs_BGT: Tensor | None = None,
     ref_logprobs_BGT: Tensor | None = None,
     kl_coef: float = 0.0,
-    ratio: Ratio = "token",
+    rule: LossRule = token,
     clip: tuple[float, float] = (0.2, 0.2),
-    clip_target: ClipTarget = "objective",
     average: Average | int = "completion",
     shares_BG: Tensor | None = None,
 ) -> LossResult:
@@ -78,41 +174,27 @@ def policy_loss(
         old_logprobs_BGT: ln pi_old(o_t); None in the first iteration, where it is ln pi, detached.
         ref_logprobs_BGT: ln pi_ref(o_t); needed when kl_coef > 0.
         kl_coef: beta >= 0.
-        ratio: "token": r_t; "sequence": exp(mean_t ln r_t), with the gradient of each token's own log-probability
-            (GSPO, arXiv 2507.18071, token form).
-        clip: (low, high), >= 0. clip_target: "objective": min(r c, clip(r, 1 - low, 1 + high) c), Eq. 2; "weight":
-            sg(min(r, high)) c ln pi, which bounds the weight and keeps all gradients (CISPO, arXiv 2506.13585).
+        rule: each token's part of J, as above. clip: (low, high), >= 0; each rule says what they bound.
         average: as in `token_shares`. shares_BG: the token shares of the whole step, used instead of `average`.
     Returns:
         LossResult. metrics: "kl" (mean over tokens of kl_t, nats; only when kl_coef > 0), "clipped_share" (share of
         trained tokens, those with c != 0, whose ratio lies outside the clip range; 0 with one iteration), and with
         old_logprobs_BGT "ratio_mean" and "ratio_max" over trained tokens (0 if there are none). All are detached.
     Raises:
-        ValueError: kl_coef > 0 without ref_logprobs_BGT, or an unknown ratio, clip_target or average.
+        ValueError: kl_coef > 0 without ref_logprobs_BGT, an unknown average, or a rule's result of another shape.
     """
-    if ratio not in ("token", "sequence") or clip_target not in ("objective", "weight"):
-        raise ValueError(
-            f"unknown ratio {ratio!r} (token, sequence) or clip_target {clip_target!r} (objective, weight)"
-        )
     if kl_coef > 0 and ref_logprobs_BGT is None:
         raise ValueError("policy_loss: kl_coef > 0 needs ref_logprobs_BGT")
     mask, c = completion_mask_BGT.bool(), coefficients_BGT.detach()
-    lengths_BG = mask.sum(dim=-1)
     logp = logprobs_BGT.masked_fill(~mask, 0.0)  # padding gives no gradient and no NaN
     old = logp.detach() if old_logprobs_BGT is None else old_logprobs_BGT.detach().masked_fill(~mask, 0.0)
     shares_BG = token_shares(mask, average) if shares_BG is None else shares_BG
-
-    r = torch.exp(logp - old)
-    if ratio == "sequence":
-        mean_log_ratio = (logp - old).detach().sum(dim=-1, keepdim=True) / lengths_BG.clamp(min=1)[..., None]
-        r = torch.exp(mean_log_ratio) * torch.exp(logp - logp.detach())
-    low, high = clip
-    if clip_target == "objective":
-        within = r.clamp(1.0 - low, 1.0 + high)
-        objective = torch.minimum(r * c, within * c)
-    else:
-        within = r.clamp(max=high)
-        objective = within.detach() * c * logp
+    found = rule(Ratio(logp, old, c, mask, clip))
+    if not isinstance(found, TokenObjective):
+        found = TokenObjective(found, torch.exp(logp.detach() - old), torch.zeros_like(mask))
+    objective, r, clipped = found
+    if objective.shape != mask.shape:
+        raise ValueError(f"a rule for the loss gave the shape {tuple(objective.shape)}, not {tuple(mask.shape)}")
     metrics: dict[str, float] = {}
     if kl_coef > 0 and ref_logprobs_BGT is not None:
         log_ratio = ref_logprobs_BGT.detach().masked_fill(~mask, 0.0) - logp
@@ -120,8 +202,7 @@ def policy_loss(
         objective = objective - kl_coef * kl
         metrics["kl"] = _token_mean(kl.detach(), mask)
     trained = mask & (c != 0)
-    beyond = r.detach() != within.detach()
-    metrics["clipped_share"] = _token_mean(beyond, trained)
+    metrics["clipped_share"] = _token_mean(clipped, trained)
     if old_logprobs_BGT is not None:
         metrics["ratio_mean"] = _token_mean(r.detach(), trained)
         metrics["ratio_max"] = float(r.detach().masked_fill(~trained, 0.0).max()) if r.numel() else 0.0

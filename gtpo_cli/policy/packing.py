@@ -350,13 +350,15 @@ def measuring_budget() -> Budget:
 
 
 @torch.no_grad()
-def measure_rows(rows: Rows, measure: Callable[[Rows], Tensor], budget: Budget, *, packed: bool) -> Tensor:
+def measure_rows(
+    rows: Rows, measure: Callable[[Rows], Tensor], budget: Budget, *, packed: bool, each: tuple[int, ...] = ()
+) -> Tensor:
     """Return `measure` of every token, float32 (N, T), 0 at padding, with as many rows at a time as fit.
 
-    `packed`: as in `Rows.split`. When memory runs out, the rows that were measured before stay measured. Raises the
-    budget's `failure` if a single row does not fit.
+    `each`: the further axes of what it measures. `packed`: as in `Rows.split`. When memory runs out, the rows that were
+    measured before stay measured. Raises the budget's `failure` if a single row does not fit.
     """
-    values_NT = torch.zeros(rows.ids_NT.shape, device=rows.ids_NT.device)
+    values_NT = torch.zeros((*rows.ids_NT.shape, *each), device=rows.ids_NT.device)
     missing_N = torch.ones(len(rows), dtype=torch.bool, device=values_NT.device)
 
     def work(limit: int) -> None:

@@ -49,10 +49,15 @@ _DATASET = re.compile(r"([^:@]+)(?::([^:@]+))?(?:@(.+))?")
 _FUNCTION = re.compile(r"(?:[A-Za-z_][\w.]*|[^:\0]+\.py):[A-Za-z_]\w*")
 
 
+def is_function(name: str) -> bool:
+    """Return whether it names a function of the user's own: file.py:function or pkg.module:function."""
+    return _FUNCTION.fullmatch(name) is not None
+
+
 def is_task(name: str) -> bool:
     """Return whether a benchmark is a task, which makes its problems: built in, of reasoning-gym, or a class of the
     user's own (file.py:Class, pkg.module:Class)."""
-    return name in BUILT_IN or _GYM_TASK.fullmatch(name) is not None or _FUNCTION.fullmatch(name) is not None
+    return name in BUILT_IN or _GYM_TASK.fullmatch(name) is not None or is_function(name)
 
 
 def _benchmark(name: str) -> str:
@@ -66,13 +71,13 @@ Benchmark = Annotated[NonEmpty, AfterValidator(_benchmark)]
 
 
 def _source_name(name: str) -> str:
-    return CodeName(name) if _FUNCTION.fullmatch(name) else name
+    return CodeName(name) if is_function(name) else name
 
 
 def _known_gold(gold: str) -> str:
     if gold in GOLD:
         return gold
-    if not _FUNCTION.fullmatch(gold):
+    if not is_function(gold):
         raise ValueError(f"is neither one of {', '.join(GOLD)} nor a function (file.py:function, pkg.module:function)")
     return CodeName(gold)
 

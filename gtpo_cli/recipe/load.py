@@ -177,6 +177,9 @@ def _conditional_defaults(written: Mapping[str, Any]) -> dict[str, Any]:
     if (preset := str(data.get("system_prompt_preset"))) in PRESETS:
         chosen["data.system_prompt"] = PRESETS[preset]
     chosen |= METHODS.get(str(objective.get("name", "gtpo")), {})
+    for key in ("advantages", "token_weights", "loss"):
+        if "rule" in _section(objective, key):  # a method's keywords are for its own rule
+            chosen.pop(f"objective.{key}.config", None)
     if "clip_epsilon" in objective:  # sets both
         ends = ("objective.clip.low", "objective.clip.high")
         chosen = {key: value for key, value in chosen.items() if key not in ends}

@@ -10,17 +10,19 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal, NotRequired
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, Strict, model_validator
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, JsonValue, Strict, model_validator
+from pydantic_core import PydanticKnownError
 from typing_extensions import TypedDict
 
 from gtpo_cli.entropy_filter import LN_2, FilterMode
 from gtpo_cli.recipe.data import PAPER_SYSTEM_PROMPT as PAPER_SYSTEM_PROMPT
 from gtpo_cli.recipe.data import Benchmark as Benchmark
 from gtpo_cli.recipe.data import DataRecipe as DataRecipe
+from gtpo_cli.recipe.data import is_function
 from gtpo_cli.recipe.rewards import RewardsRecipe as RewardsRecipe
 from gtpo_cli.recipe.section import Beta, Count, NonEmpty, Section, flatten
 from gtpo_cli.text import did_you_mean, one_line
-from gtpo_cli.types import Tags
+from gtpo_cli.types import CodeName, Tags
 
 LEAST_TEMPERATURE = 1e-6
 PAPER_SHARE = 0.4  # vLLM's share of GPU memory in the paper
@@ -201,15 +203,55 @@ class RolloutRecipe(Section):
         return self.group_size * self.prompts_per_step * self.steps_per_generation
 
 
+ADVANTAGE_RULES = ("group", "quantile", "maximum_likelihood", "reinforce", "each_reward")
+TOKEN_RULES = ("none", "conflict", "top_entropy", "clip_cov", "entropy_advantage")
+LOSS_RULES = ("token", "sequence", "weight", "geometric", "soft")
+
+
+def _rule(names: tuple[str, ...]) -> Any:
+    """The type of a rule's name: one of these, or a function of the user's own."""
+
+    def known(name: str) -> str:
+        if name in names:
+            return name
+        if not is_function(name):
+            known = ", ".join(map(repr, names))
+            raise PydanticKnownError("literal_error", {"expected": f"{known} or FILE.py:FUNCTION"})
+        return CodeName(name)
+
+    return Annotated[NonEmpty, AfterValidator(known)]
+
+
+class AdvantagesRecipe(Section):
+    rule: _rule(ADVANTAGE_RULES) = Field(  # type: ignore[valid-type]
+        "group", description=f"{', '.join(ADVANTAGE_RULES)} (docs/objective.md), or FILE.py:FUNCTION"
+    )
+    config: dict[str, JsonValue] = Field(default_factory=dict, description="keywords of the rule")
+
+
+class TokenWeightsRecipe(Section):
+    rule: _rule(TOKEN_RULES) = Field(  # type: ignore[valid-type]
+        "conflict", description=f"lambda: {', '.join(TOKEN_RULES)} (docs/objective.md), or FILE.py:FUNCTION"
+    )
+    config: dict[str, JsonValue] = Field(default_factory=dict, description="keywords of the rule")
+    control: Literal["none", "even", "random"] = Field(
+        "none", description="even: each token of a completion gets its mean weight; random: they swap their weights"
+    )
+
+
+class LossRecipe(Section):
+    rule: _rule(LOSS_RULES) = Field(  # type: ignore[valid-type]
+        "token", description=f"of each token: {', '.join(LOSS_RULES)} (docs/objective.md), or FILE.py:FUNCTION"
+    )
+    config: dict[str, JsonValue] = Field(default_factory=dict, description="keywords of the rule")
+
+
 class ConflictRecipe(Section):
-    enabled: bool = Field(True, description="weigh conflict tokens (lambda, Eq. 9)")
     alignment: Literal["position", "prefix", "anywhere"] = Field(
         "position",
         description="position: shared runs at start and end (the paper); prefix: all tokens before must agree too; "
         "anywhere: shared tokens in the middle count as well",
     )
-    positive_weight: float = Field(2.0, ge=0.0, le=100.0, description="lambda of a conflict token where A > 0")
-    negative_weight: float = Field(0.0, ge=0.0, le=100.0, description="lambda of a conflict token where A < 0")
 
 
 class FilterRecipe(Section):
@@ -227,7 +269,7 @@ class ProbeRecipe(Section):
 class ClipRecipe(Section):
     low: float = Field(0.2, ge=0.0, lt=1.0, description="the ratio is clipped at 1 - low (Eq. 2)")
     high: float = Field(
-        0.2, gt=0.0, le=1e6, description="the ratio is clipped at 1 + high; with ratio: weight, at high"
+        0.2, gt=0.0, le=1e6, description="the ratio is clipped at 1 + high; with loss.rule: weight, at high"
     )
 
 
@@ -235,21 +277,15 @@ class ObjectiveRecipe(Section):
     name: Literal["gtpo", "grpo", "dr_grpo", "dapo", "gspo", "cispo", "rloo", "sft"] = Field(
         "gtpo", description="method; sets the defaults of the switches below"
     )
-    advantage_scale: Literal["std", "none"] = Field("std", description="divide centred rewards by their deviation")
-    baseline: Literal["mean", "leave_one_out"] = Field(
-        "mean", description="mean of the group, or of its other completions"
-    )
-    ratio: Literal["token", "sequence", "weight"] = Field(
-        "token",
-        description="clip the ratio of each token, or of a completion; weight: the token's ratio only weighs ln pi, so "
-        "clipping leaves every token its gradient (CISPO)",
-    )
+    advantages: AdvantagesRecipe = Field(default_factory=AdvantagesRecipe, description="A of each completion")
+    loss: LossRecipe = Field(default_factory=LossRecipe, description="of a token, given its ratio and coefficient")
     clip: ClipRecipe = Field(default_factory=ClipRecipe, description="clip range; clip_epsilon: x sets both ends")
     average: Literal["completion", "token", "budget", "sum"] = Field(
         "completion",
         description="over tokens, then completions; over all tokens; over max_completion_tokens; none",
     )
-    conflict: ConflictRecipe = Field(default_factory=ConflictRecipe, description="conflict-aware token weights")
+    conflict: ConflictRecipe = Field(default_factory=ConflictRecipe, description="which tokens conflict")
+    token_weights: TokenWeightsRecipe = Field(default_factory=TokenWeightsRecipe, description="weight of each token")
     filter: FilterRecipe = Field(default_factory=FilterRecipe, description="entropy filter (delta)")
     entropy_coef: float = Field(
         0.1, ge=0.0, le=1000.0, description="gamma, times the mean entropy, is subtracted from the advantage"
@@ -277,8 +313,9 @@ class ObjectiveRecipe(Section):
         clip = written.get("clip") or {}
         if not isinstance(clip, dict) or {"low", "high"} & clip.keys():
             raise ValueError("clip_epsilon sets both clip.low and clip.high; write either clip_epsilon or these two")
-        if written.get("ratio") == "weight":
-            raise ValueError("clip_epsilon is a range around 1; with ratio: weight write clip.high (CISPO: 5)")
+        loss = written.get("loss") or {}
+        if isinstance(loss, dict) and loss.get("rule") == "weight":
+            raise ValueError("clip_epsilon is a range around 1; with loss.rule: weight write clip.high (CISPO: 5)")
         epsilon = written["clip_epsilon"]
         others = {key: value for key, value in written.items() if key != "clip_epsilon"}
         return others | {"clip": clip | {"low": epsilon, "high": epsilon}}
@@ -458,10 +495,17 @@ class Recipe(Section):
                 f"set it below model.max_seq_length ({self.model.max_seq_length})"
             )
         objective = self.objective
-        if objective.ratio == "weight" and objective.clip.high < 1:
+        if objective.loss.rule == "weight" and objective.clip.high < 1:
             problems.append(
                 f"objective.clip.high: {objective.clip.high:g} would shrink every weight, since weights start at 1; "
-                "with ratio: weight it is the bound itself, so use 1 or more (CISPO: 5)"
+                "with loss.rule: weight it is the bound itself, so use 1 or more (CISPO: 5)"
+            )
+        once = objective.num_iterations == self.rollout.steps_per_generation == 1
+        if objective.loss.rule in ("geometric", "soft") and once:
+            problems.append(
+                f"objective.loss.rule: {objective.loss.rule} does what token does as long as the ratio is 1, and with "
+                "one update of each batch it always is; set objective.num_iterations or rollout.steps_per_generation "
+                "above 1"
             )
         rewards = self.rewards
         problems += rewards.problems()

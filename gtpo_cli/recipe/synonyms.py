@@ -167,10 +167,10 @@ TABLE: tuple[tuple[str, str | None, str], ...] = (
     ("loss_agg_mode loss_reduction", "objective.average", ""),
     (
         "scale_rewards normalize_advantages norm_adv_by_std_in_grpo",
-        "objective.advantage_scale",
-        "true or group is std here, false is none",
+        "objective.advantages.config",
+        "{scale: std} for true or group, {scale: none} for false",
     ),
-    ("importance_sampling_level", "objective.ratio", ""),
+    ("importance_sampling_level", "objective.loss.rule", ""),
     (
         "epsilon eps clip_epsilon clip_ratio clip_range cliprange clip_eps eps_clip",
         "objective.clip",
@@ -193,7 +193,7 @@ TABLE: tuple[tuple[str, str | None, str], ...] = (
         "objective.entropy_coef",
         "no bonus in the loss",
     ),
-    ("lambda conflict_weight", "objective.conflict.positive_weight", "where A < 0: negative_weight"),
+    ("lambda conflict_weight", "objective.token_weights.config", "{positive: 2, negative: 0} in GTPO"),
     ("theta entropy_threshold filter_threshold", "objective.filter.threshold", ""),
     ("h_ini", "objective.initial_entropy", ""),
     ("dynamic_sampling filter_groups", "objective.resample", ""),
@@ -266,7 +266,7 @@ TABLE: tuple[tuple[str, str | None, str], ...] = (
     ("flash_attention flash_attn attn_implementation sample_packing packing", None, _BY_ENGINE),
 )
 
-# gtpo's values and TRL's: objective.average -> loss_type, objective.advantage_scale -> scale_rewards.
+# gtpo's values and TRL's: objective.average -> loss_type, keyword scale of the rule group -> scale_rewards.
 LOSS_TYPES = {"completion": "grpo", "token": "dapo", "budget": "dr_grpo", "sum": "luspo"}
 SCALES = {"std": "group", "none": "none"}
 

@@ -148,6 +148,11 @@ class Scorer:
     def __exit__(self, *error: object) -> None:
         self.close()
 
+    @property
+    def weights(self) -> dict[str, float]:
+        """The weight of each reward, by its name in `Verdict.scores`."""
+        return self._recipe.weights
+
     def close(self) -> None:
         """End the grading processes and abandon running user rewards."""
         self.workers.close()

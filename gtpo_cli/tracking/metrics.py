@@ -104,6 +104,9 @@ _DECLARED = (
     Metric("time/sample", "s", "less",
            "sampling, all of it in a generation's first step"),
     Metric("time/reward", "s", "less", "scoring, likewise"),
+    Metric("time/weigh", "s", "less",
+           "measuring all tokens of the step for a rule that compares them; only with objective.token_weights.rule:"
+           " top_entropy, clip_cov or one of your own"),
     Metric("time/train", "s", "less",
            "forward, backward and update; in a generation's first step also measuring ln pi_old"),
     Metric("time/step", "s", "less", "the whole step; all times are wall-clock"),

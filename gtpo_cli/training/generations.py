@@ -72,7 +72,7 @@ def sample_steps(parts: StepParts, steps: Sequence[StepPrompts], *, clock: Stopw
                     parts.budget,
                     packed=policy.packs,
                 ).cpu()
-        samples.append(StepSamples(chosen, resampled_share, age, old_NT))
+        samples.append(StepSamples(chosen, step.seed, resampled_share, age, old_NT))
     return samples
 
 
@@ -162,9 +162,12 @@ class Generations:
         return range(number, min((number - 1) // K * K + K, self._order.total_steps) + 1)
 
     def _prompts_of(self, number: int) -> StepPrompts:
-        seed = derive_seed(self._seed, "sample", number)
         asked = ALL if self._difficulty is None else self._difficulty.asked
-        return StepPrompts(self._order.step(number, asked), seed, partial(self._order.more, number, asked=asked))
+        more = partial(self._order.more, number, asked=asked)
+        return StepPrompts(self._order.step(number, asked), self._seed_of(number), more)
+
+    def _seed_of(self, number: int) -> int:
+        return derive_seed(self._seed, "sample", number)
 
     def drop(self) -> None:
         """Drop all samples, after their policy was abandoned."""
@@ -249,4 +252,4 @@ class Generations:
             for b, (problem, ids) in enumerate(prompts)
         ]
         old_NT = pad_rows([old for _, _, old in taken], value=0.0, dtype=torch.float32)
-        return StepSamples(groups, step.resampled_share, step.age, old_NT)
+        return StepSamples(groups, self._seed_of(step.number), step.resampled_share, step.age, old_NT)

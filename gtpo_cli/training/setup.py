@@ -5,27 +5,34 @@ Both trainers and the entropy probe use it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from functools import partial, wraps
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import torch
 
-from gtpo_cli.errors import CheckpointError
+from gtpo_cli.errors import CheckpointError, RecipeError
 from gtpo_cli.evaluation.probe import probe_entropy, right_at_first, undecided
 from gtpo_cli.job import TrainingJob
 from gtpo_cli.kernels.logprobs import factor_dtype
-from gtpo_cli.objective import Method
+from gtpo_cli.objective import Method, Rewards, Tokens, group_terms, policy_loss
+from gtpo_cli.objective.advantages import RULES as ADVANTAGES
+from gtpo_cli.objective.loss import RULES as LOSSES
+from gtpo_cli.objective.token_rules import RULES as TOKEN_WEIGHTS
 from gtpo_cli.policy import Policy, load_policy
 from gtpo_cli.policy.engines import about_compiling
 from gtpo_cli.policy.loading import dtype_name, set_threads
 from gtpo_cli.policy.sampler import Sampler
-from gtpo_cli.recipe.schema import ObjectiveRecipe
+from gtpo_cli.recipe.schema import AdvantagesRecipe, LossRecipe, ObjectiveRecipe, TokenWeightsRecipe
 from gtpo_cli.runs.folder import RunFolder
+from gtpo_cli.runs.user_code import import_function, running
 from gtpo_cli.terminal.signals import Waiting
 from gtpo_cli.text import counted
+from gtpo_cli.types import CodeName
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,22 +133,90 @@ def find_initial_entropy(
 
 
 def method_of(objective: ObjectiveRecipe, *, max_completion_tokens: int) -> Method:
-    """Return the arguments of the objective's functions. `max_completion_tokens`: the divisor of `average: budget`."""
-    conflict, clip, by_weight = objective.conflict, objective.clip, objective.ratio == "weight"
+    """Return the arguments of the objective's functions. `max_completion_tokens`: the divisor of `average: budget`.
+
+    Raises RecipeError for a rule that is missing or does not take the keywords of its `config`.
+    """
+    conflict, clip, weights = objective.conflict, objective.clip, objective.token_weights
     return Method(
-        advantage_scale=objective.advantage_scale,
-        baseline=objective.baseline,
+        advantages=find_rule("advantages", objective.advantages, ADVANTAGES),
         alignment="prefix" if conflict.alignment == "prefix" else "position",
         span="all" if conflict.alignment == "anywhere" else "ends",
-        positive_weight=conflict.positive_weight if conflict.enabled else 1.0,
-        negative_weight=conflict.negative_weight if conflict.enabled else 1.0,
+        token_rule=None if weights.rule == "none" else find_rule("token_weights", weights, TOKEN_WEIGHTS),
+        control=weights.control,
         filter=objective.filter.enabled,
         threshold=objective.filter.threshold,
         only_negative=objective.filter.only_negative,
         entropy_coef=objective.entropy_coef,
         kl_coef=objective.kl_coef,
-        ratio="sequence" if objective.ratio == "sequence" else "token",
+        loss=find_rule("loss", objective.loss, LOSSES),
         clip=(clip.low, clip.high),
-        clip_target="weight" if by_weight else "objective",
         average=max_completion_tokens if objective.average == "budget" else objective.average,
     )
+
+
+def find_rule(
+    key: str,
+    recipe: AdvantagesRecipe | TokenWeightsRecipe | LossRecipe,
+    built_in: Mapping[str, Callable[..., Any]],
+) -> Callable[..., Any]:
+    """Return the rule that a section of the objective names, with its `config` as keywords. Raises RecipeError.
+
+    What a user's own function raises is a RecipeError too.
+    """
+    where, name = f"objective.{key}", recipe.rule
+    rule = _own_rule(name, where) if isinstance(name, CodeName) else built_in[name]
+    parameters = inspect.signature(rule).parameters
+    try:
+        inspect.signature(rule).bind(None, **recipe.config)
+    except TypeError as error:
+        taken = ", ".join([*parameters][1:]) or "none"
+        raise RecipeError(f"{where}.config: {name}: {error}; its keywords: {taken}") from error
+    return partial(rule, **recipe.config)
+
+
+def _own_rule(name: CodeName, where: str) -> Callable[..., Any]:
+    def wrong(said: str) -> RecipeError:
+        return RecipeError(f"{where}.rule: {name}: {said}")
+
+    rule = import_function(name, wrong)
+
+    @wraps(rule)  # also what it declares with `needs`
+    def guarded(*arguments: Any, **keywords: Any) -> Any:
+        with running(wrong):
+            return rule(*arguments, **keywords)
+
+    return guarded
+
+
+def check_rules(objective: ObjectiveRecipe) -> None:
+    """Raise RecipeError for rules that cannot be loaded, and for the user's own if they fail on a made-up step."""
+    method = method_of(objective, max_completion_tokens=8)
+    if not any(
+        isinstance(one.rule, CodeName) for one in (objective.advantages, objective.token_weights, objective.loss)
+    ):
+        return
+    draw = torch.Generator().manual_seed(0)
+    shape = (2, 4, 6)
+    ids, noise = torch.randint(9, shape, generator=draw), torch.rand(shape, generator=draw)
+    mask = torch.arange(6) < torch.tensor([[6, 5, 4, 1], [2, 6, 3, 5]])[..., None]
+    right = torch.tensor([[True, False, False, True], [False, True, False, False]])
+    scores = 10.0 * torch.stack([right.double(), torch.ones(2, 4, dtype=torch.float64)])
+    rewards = Rewards(scores.sum(dim=0), right, scores, torch.ones(2, dtype=torch.float64), ("accuracy", "format"))
+    groups = group_terms(method, completion_ids_BGT=ids, completion_mask_BGT=mask, rewards=rewards, noise_BGT=noise)
+    logprobs = -noise.masked_fill(~mask, 0.0)
+    tokens = Tokens(ids, mask, groups.advantages_BG, *groups.spans, noise, logprobs, 2.0 * noise)
+    if method.needs == "row":
+        tokens = Tokens(*(getattr(tokens, each.name).flatten(0, 1) for each in fields(Tokens)))
+    method.weigh(tokens)
+    logprobs.requires_grad_()
+    c_BGT = groups.advantages_BG.float()[..., None].expand(shape)
+    try:
+        loss = policy_loss(logprobs, c_BGT, mask, old_logprobs_BGT=0.9 * logprobs, **method.loss_arguments()).loss
+    except ValueError as error:
+        raise RecipeError(f"objective.loss.rule: {objective.loss.rule}: {error}") from error
+    if not loss.requires_grad:
+        raise RecipeError(
+            f"objective.loss.rule: {objective.loss.rule}: what it gives has no gradient; compute it from "
+            "ratio.logprobs or ratio.value"
+        )

@@ -20,7 +20,7 @@ Where this departs from the textbook:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import NamedTuple
@@ -31,7 +31,9 @@ from torch import Tensor
 from gtpo_cli.objective import (
     ConflictSpans,
     Method,
+    Rewards,
     SampledRows,
+    Tokens,
     group_terms,
     importance_weights,
     policy_loss,
@@ -60,10 +62,10 @@ class StepParts:
     updater: Updater
     initial_entropy: float  # <H>_ini, nats
     budget: Budget  # size of a micro-batch
+    method: Method = field(init=False)
 
-    @property
-    def method(self) -> Method:
-        return method_of(self.objective, max_completion_tokens=self.rollout.max_completion_tokens)
+    def __post_init__(self) -> None:
+        self.method = method_of(self.objective, max_completion_tokens=self.rollout.max_completion_tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,7 @@ class StepSamples:
     """The scored completions that one step trains on."""
 
     groups: list[Group]
+    seed: int = 0  # of what the step draws
     resampled_share: float | None = None  # discarded groups / sampled groups; None without objective.resample
     age: int = 0  # steps since these completions were generated
     old_NT: Tensor | None = None  # ln pi_old, nats, on the CPU; None at age 0: the first forward pass gives it
@@ -128,6 +131,7 @@ class StepRows(SampledRows):
     forward_NT: Tensor  # M, bool, measured even if the objective does not use it
     backward_NT: Tensor
     advantages_N: Tensor  # A, float64
+    noise_NT: Tensor  # uniform in [0, 1), for rules that draw tokens
     weights_NT: Tensor  # lambda
     shares_N: Tensor  # weight of each token of a completion in the step's average
     included_N: Tensor  # bool: False if the recipe leaves the completion out
@@ -151,6 +155,13 @@ class StepRows(SampledRows):
         """M by group, (B, G, T)."""
         return ConflictSpans(self.by_group(self.forward_NT), self.by_group(self.backward_NT))
 
+    def tokens(self, logprobs_NT: Tensor, entropy_NT: Tensor) -> Tokens:
+        """Return what a rule for lambda may read of these rows."""
+        return Tokens(
+            self.ids_NT, self.mask_NT, self.advantages_N, self.forward_NT, self.backward_NT, self.noise_NT,
+            logprobs_NT.detach(), entropy_NT.detach(),
+        )  # fmt: skip
+
 
 def train_step(
     parts: StepParts,
@@ -165,7 +176,17 @@ def train_step(
     """
     policy, updater, method = parts.policy, parts.updater, parts.method
     with clock.phase("train"):
-        rows = step_rows(samples, method, mask_truncated=parts.rollout.mask_truncated, device=policy.device)
+        rows = step_rows(
+            samples,
+            method,
+            parts.scorer.weights,
+            mask_truncated=parts.rollout.mask_truncated,
+            device=policy.device,
+        )
+    if method.needs == "step":
+        with clock.phase("weigh"):
+            rows.weights_NT = _weights_of_step(parts, rows)
+    with clock.phase("train"):
         if method.kl_coef > 0:
             rows.reference_NT = measure_rows(  # ln pi_ref, Eq. 1
                 rows, policy.reference_logprobs, parts.budget, packed=policy.packs
@@ -189,14 +210,26 @@ def train_step(
     return rows
 
 
-def step_rows(samples: StepSamples, method: Method, *, mask_truncated: bool, device: torch.device) -> StepRows:
-    """Open the record of a step with what depends on whole groups: advantages, conflict weights and token shares."""
+def step_rows(
+    samples: StepSamples,
+    method: Method,
+    weights: Mapping[str, float],
+    *,
+    mask_truncated: bool,
+    device: torch.device,
+) -> StepRows:
+    """Open the record of a step with what depends on whole groups: advantages, conflict weights and token shares.
+
+    `weights`: of each reward, by its name in `Verdict.scores`.
+    """
     batch = collate(samples.groups, device=device)  # o_1 ... o_G and their rewards R
+    noise_NT = torch.rand(batch.ids_NT.shape, generator=torch.Generator().manual_seed(samples.seed)).to(device)
     groups = group_terms(  # A, Eq. 12; M and lambda, Eq. 9; token shares, 1 / (B G |o_i|) in GTPO
         method,
         completion_ids_BGT=batch.by_group(batch.ids_NT),
         completion_mask_BGT=batch.by_group(batch.mask_NT),
-        rewards_BG=batch.by_group(batch.rewards_N),
+        rewards=_rewards(samples.groups, weights, batch),
+        noise_BGT=batch.by_group(noise_NT),
         left_out_BG=batch.by_group(batch.truncated_N) if mask_truncated else None,
     )
     A_N, included_N = groups.advantages_BG.flatten(), groups.included_BG.flatten()
@@ -207,6 +240,7 @@ def step_rows(samples: StepSamples, method: Method, *, mask_truncated: bool, dev
         forward_NT=groups.spans.forward_BGT.flatten(0, 1),
         backward_NT=groups.spans.backward_BGT.flatten(0, 1),
         advantages_N=A_N,
+        noise_NT=noise_NT,
         weights_NT=groups.weights_BGT.flatten(0, 1),
         shares_N=groups.shares_BG.flatten(),
         included_N=included_N,
@@ -219,6 +253,36 @@ def step_rows(samples: StepSamples, method: Method, *, mask_truncated: bool, dev
         keep_N=included_N.clone(),
         coefficients_NT=zeros_NT.clone(),
     )
+
+
+def _rewards(groups: Sequence[Group], weights: Mapping[str, float], batch: SampledRows) -> Rewards:
+    total_BG = batch.by_group(batch.rewards_N)
+    verdicts = [verdict for group in groups for verdict in group.verdicts]
+    kind, device = total_BG.dtype, total_BG.device
+    return Rewards(
+        total_BG,
+        right_BG=torch.tensor([verdict.correct for verdict in verdicts], device=device).view_as(total_BG),
+        scores_RBG=torch.tensor(
+            [[verdict.scores[name] for verdict in verdicts] for name in weights], dtype=kind, device=device
+        ).view(-1, *total_BG.shape),
+        weights_R=torch.tensor([*weights.values()], dtype=kind, device=device),
+        names=tuple(weights),
+    )
+
+
+def _weights_of_step(parts: StepParts, rows: StepRows) -> Tensor:
+    """Return lambda of a rule that compares all tokens of the step, after a forward pass that measures them."""
+    policy = parts.policy
+    measured = measure_rows(
+        rows,
+        lambda part: torch.stack(policy.token_logprobs(part), dim=-1),  # ln pi and H
+        parts.budget,
+        packed=policy.packs,
+        each=(2,),
+    )
+    tokens = rows.tokens(*measured.unbind(dim=-1))
+    grouped = Tokens(*(rows.by_group(getattr(tokens, each.name)) for each in fields(tokens)))
+    return parts.method.weigh(grouped).flatten(0, 1)
 
 
 def accumulate(parts: StepParts, rows: StepRows, limit: int, *, first: bool) -> Iteration:
@@ -239,10 +303,13 @@ def accumulate(parts: StepParts, rows: StepRows, limit: int, *, first: bool) -> 
             )
         c = part.coefficients_NT
         if first:
+            weights = part.weights_NT
+            if method.needs == "row":
+                weights = method.weigh(part.tokens(logp, H))  # lambda
             terms = row_terms(  # <H>; delta, Eq. 10; c = delta (A - gamma <H>) lambda
                 method,
                 advantages_N=part.advantages_N,
-                weights_NT=part.weights_NT,
+                weights_NT=weights,
                 included_N=part.included_N,
                 completion_mask_NT=mask,
                 entropy_NT=H,
@@ -251,7 +318,8 @@ def accumulate(parts: StepParts, rows: StepRows, limit: int, *, first: bool) -> 
             c = terms.coefficients_NT
             if parts.rollout.importance_correction == "truncated":
                 c = c * importance_weights(logp if old is None else old, part.sampled_NT)
-            rows.write(index, logprobs_NT=logp.detach(), entropy_NT=H, **terms._asdict() | {"coefficients_NT": c})
+            measured = {"logprobs_NT": logp.detach(), "entropy_NT": H, "weights_NT": weights}
+            rows.write(index, **measured, **terms._asdict() | {"coefficients_NT": c})
         if reference is None and not bool(c.any()):  # nothing in it has a gradient
             continue
         loss, metrics = policy_loss(  # Eq. 11 / Eq. 1

@@ -14,7 +14,7 @@ from statistics import fmean
 from typing import Any
 
 import torch
-from arms import ARMS, Arm, in_force
+from arms import ARMS
 from chains import BASE
 from outcomes import GREEDY, Subject, accuracy, final_outcomes, read_problems
 
@@ -71,12 +71,12 @@ def recipe_of(run: Run, build: Path) -> Recipe:
     return load_recipe("tiny_arithmetic", [f"{key}={written(value)}" for key, value in settings.items()])
 
 
-def train_anew(run: Run, recipe: Recipe, arm: Arm, build: Path) -> RunFolder:
+def train_anew(run: Run, recipe: Recipe, build: Path) -> RunFolder:
     """Train the run on one thread, in place of any earlier one."""
     torch.set_num_threads(1)
     folder = RunFolder(build / "runs" / run.key)
     shutil.rmtree(folder.path, ignore_errors=True)
-    with in_force(arm, run.seed), folder.held(recipe):
+    with folder.held(recipe):
         train(Parts(recipe).training_job(), folder, quiet=True)
     return folder
 
@@ -84,7 +84,7 @@ def train_anew(run: Run, recipe: Recipe, arm: Arm, build: Path) -> RunFolder:
 def make(run: Run, build: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The run's figures, and its curve."""
     data, recipe = build / "data", recipe_of(run, build)
-    folder = train_anew(run, recipe, ARMS[run.arm], build)
+    folder = train_anew(run, recipe, build)
     metrics = read_metrics(folder.path / "metrics.jsonl")
     store = CheckpointStore(folder.checkpoints, keep_last=LOOKS)
     with Scorer(recipe.rewards, longest=recipe.rollout.max_completion_tokens) as scorer:

@@ -47,7 +47,7 @@ def make_real(build: Path, record: Path) -> None:
 def make_one(run: Run, build: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The run's figures. It has no curve."""
     recipe = _recipe_of(run, build)
-    folder = train_anew(run, recipe, ARMS["sft" if run == START else run.arm], build)
+    folder = train_anew(run, recipe, build)
     checkpoint = choose_checkpoint(folder, "last")
     problems = task_problems("word_problems", {}, "test", 0, PROBLEMS)
     with Scorer(recipe.rewards, longest=recipe.rollout.max_completion_tokens) as scorer:

@@ -17,7 +17,7 @@ from datasets import Dataset  # noqa: E402
 from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: E402
 from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer  # noqa: E402
 
-from gtpo_cli.objective import group_terms, policy_loss  # noqa: E402
+from gtpo_cli.objective import Rewards, group_terms, policy_loss  # noqa: E402
 from gtpo_cli.policy.tiny import resolve_name  # noqa: E402
 from gtpo_cli.recipe.load import build_recipe  # noqa: E402
 from gtpo_cli.training.setup import method_of  # noqa: E402
@@ -97,7 +97,7 @@ def ours(
         method,
         completion_ids_BGT=inputs["completion_ids"].view(B, G, T),
         completion_mask_BGT=mask,
-        rewards_BG=inputs["rewards"],
+        rewards=Rewards.of_total(inputs["rewards"]),
     )
     loss, _ = policy_loss(
         logprobs(model, inputs).view(B, G, T),

@@ -241,7 +241,7 @@ def test_the_recorded_steps_have_what_the_comparison_is_about(variant: str, own_
     weights = torch.cat([result.weights_NT.flatten() for result in own.results])
     truncated = torch.cat([result.truncated_N for result in own.results])
     assert 0 < int(truncated.sum()) < len(truncated)
-    if own.recipe.objective.conflict.enabled:
+    if own.recipe.objective.token_weights.rule != "none":
         assert 0 < int(keep.sum()) < len(keep)
-        assert {own.recipe.objective.conflict.negative_weight, 1.0, 2.0} == set(weights.unique().tolist())
+        assert {0.0, 1.0, 2.0} == set(weights.unique().tolist())
     assert all(bool((result.advantages_N != 0).any()) for result in own.results)

@@ -30,7 +30,7 @@ from trl import GRPOConfig, GRPOTrainer  # noqa: E402
 from gtpo_cli.tools.trl.config import MAY_BE_ADDED, RECIPE_DECIDES  # noqa: E402
 from gtpo_cli.tools.trl.trainer import GTPOTrainer, check_settings  # noqa: E402
 
-GRPO = ObjectiveRecipe(conflict={"enabled": False}, filter={"enabled": "never"}, entropy_coef=0.0)
+GRPO = ObjectiveRecipe(token_weights={"rule": "none"}, filter={"enabled": "never"}, entropy_coef=0.0)
 SEVERAL = {"num_iterations": 3, "learning_rate": 5e-3}  # a ratio far enough from 1 to be clipped
 
 # Refused: another value than the one that a trainer starts with.
@@ -141,7 +141,9 @@ def test_a_refused_setting_is_named_with_why(name: str, tmp_path: Path) -> None:
 
 
 def test_a_key_of_the_objective_that_says_otherwise_is_refused(tmp_path: Path) -> None:
-    objective = ObjectiveRecipe(num_iterations=2, clip_epsilon=0.1, kl_coef=0.5, advantage_scale="none")
+    objective = ObjectiveRecipe(
+        num_iterations=2, clip_epsilon=0.1, kl_coef=0.5, advantages={"config": {"scale": "none"}}
+    )
     with pytest.raises(RecipeError) as caught:
         check_settings(config(tmp_path), objective, 0.3)
     assert [problem.split()[1] for problem in caught.value.problems] == [

@@ -13,10 +13,16 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import Field
 
 from gtpo_cli.errors import EvaluationError
-from gtpo_cli.recipe.schema import ConflictRecipe, ObjectiveRecipe
+from gtpo_cli.recipe.schema import ObjectiveRecipe
 from gtpo_cli.runs.files import Count, Finite, read_json_lines, step_of
 from gtpo_cli.runs.folder import RunFolder
 from gtpo_cli.types import FinishReason
+
+CONTROLS = {
+    "none": "",
+    "even": ", its weights spread evenly over each completion",
+    "random": ", its weights on random tokens of the same completion",
+}
 
 
 class Token(NamedTuple):
@@ -142,15 +148,17 @@ class InspectedGroup:
             if other.advantage * completion.advantage < 0 and len(other.token_ids) > at and part(other.token_ids) == own
         ]
 
-    def reasons(self, completion: StoredCompletion, conflict: ConflictRecipe) -> list[str]:
+    def reasons(self, completion: StoredCompletion, objective: ObjectiveRecipe) -> list[str]:
         """Explain the lambda of each token of a completion."""
-        common = None
-        if not conflict.enabled:
-            common = "conflict correction is off: every lambda is 1"
+        common, weights = None, objective.token_weights
+        if weights.rule == "none":
+            common = "no rule for token weights: every lambda is 1"
+        elif weights.rule != "conflict" or weights.control != "none":
+            common = f"the rule {weights.rule}{CONTROLS[weights.control]}"
         elif completion.advantage == 0:
             common = "A = 0: this completion is neither rewarded nor punished, so nothing conflicts with it"
         places = range(len(completion.tokens))
-        return [common or self._reason(completion, place, conflict.alignment) for place in places]
+        return [common or self._reason(completion, place, objective.conflict.alignment) for place in places]
 
     def _reason(self, completion: StoredCompletion, place: int, alignment: str) -> str:
         token = completion.tokens[place]

@@ -15,12 +15,12 @@ from rich.text import Text
 
 from gtpo_cli.entropy_filter import LN_2, filter_is_on
 from gtpo_cli.errors import EvaluationError
-from gtpo_cli.recipe.schema import ConflictRecipe
+from gtpo_cli.recipe.schema import ObjectiveRecipe
 from gtpo_cli.rewards.extract import NO_ANSWER
 from gtpo_cli.runs.files import own_folder, write_aside, writing
 from gtpo_cli.terminal.console import print_line, print_table
 from gtpo_cli.text import counted
-from gtpo_cli.tools.report.inspection import InspectedGroup, InspectedStep, StoredCompletion, Token
+from gtpo_cli.tools.report.inspection import CONTROLS, InspectedGroup, InspectedStep, StoredCompletion, Token
 from gtpo_cli.tracking import reward_words
 
 # Both foreground and background are set, so that the contrast does not depend on the terminal's palette. On a terminal
@@ -57,15 +57,21 @@ def _taught(differ: int, step: InspectedStep) -> str:
 def rules(step: InspectedStep) -> list[str]:
     """Describe how the recipe sets the weights of this step."""
     objective, initial = step.objective, step.run.initial_entropy()
-    conflict, entropy_filter = objective.conflict, objective.filter
+    weights, entropy_filter = objective.token_weights, objective.filter
     lines = [f"objective {objective.name}"]
-    if conflict.enabled:
+    if weights.rule == "none":
+        lines.append("no rule for token weights: lambda is 1 everywhere")
+    elif weights.rule == "conflict":
+        positive, negative = weights.config.get("positive", 2.0), weights.config.get("negative", 0.0)
         lines.append(
-            f"lambda in conflict spans: {conflict.negative_weight:g} where A < 0, {conflict.positive_weight:g} where "
-            f"A > 0 ({conflict.alignment} alignment); 1 elsewhere"
+            f"lambda in conflict spans: {negative:g} where A < 0, {positive:g} where A > 0 "
+            f"({objective.conflict.alignment} alignment); 1 elsewhere{CONTROLS[weights.control]}"
         )
     else:
-        lines.append("conflict correction is off: lambda is 1 everywhere")
+        config = f" with {', '.join(f'{name} {value}' for name, value in weights.config.items())}" * bool(
+            weights.config
+        )
+        lines.append(f"lambda of the rule {weights.rule}{config}{CONTROLS[weights.control]}")
     if initial is not None:
         state = "on" if filter_is_on(initial, entropy_filter.enabled) else "off"
         lines.append(
@@ -130,7 +136,7 @@ def render(step: InspectedStep) -> str:
         rules=rules(step),
         full_shade=_FULL_SHADE,
         groups=step.groups,
-        conflict=step.objective.conflict,
+        objective=step.objective,
         headline=headline,
         visible=visible,
         shown_coefficient=shown_coefficient,
@@ -203,14 +209,14 @@ def style_of(token: Token) -> str:
 
 
 def print_tokens(
-    console: Console, group: InspectedGroup, completion: StoredCompletion, conflict: ConflictRecipe
+    console: Console, group: InspectedGroup, completion: StoredCompletion, objective: ObjectiveRecipe
 ) -> None:
     """Print a table of a completion's tokens with every figure and the reason for lambda."""
     print_line(console, headline(completion))
     rows = [
         (str(place), Text(visible(token.text), style_of(token)), token.mark, f"{token.weight:g}",
          f"{token.logprob:z.4f}", f"{token.entropy:.4f}", shown_coefficient(token), why)
-        for place, (token, why) in enumerate(zip(completion.tokens, group.reasons(completion, conflict), strict=True))
+        for place, (token, why) in enumerate(zip(completion.tokens, group.reasons(completion, objective), strict=True))
     ]  # fmt: skip
     header = ("place", "token", "span", "lambda", "ln p", "entropy", "c", "why")
     print_table(console, header, rows, numbers=(0, 3, 4, 5, 6))

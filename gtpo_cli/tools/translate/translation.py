@@ -299,7 +299,7 @@ def _method(words: _Words, made: Translation) -> None:
         made.set("objective.clip", clip, "epsilon, epsilon_high")
     scales = {value: ours for ours, value in SCALES.items()} | {True: "std", False: "none"}
     if isinstance(scale, (str, bool)) and scale in scales:
-        made.set("objective.advantage_scale", scales[scale], "scale_rewards")
+        made.set("objective.advantages.config", {"scale": scales[scale]}, "scale_rewards")
     elif scale is not None:
         made.lacking.append(f"scale_rewards: {_shown(scale)}: rewards are scaled within a group, or not at all")
 

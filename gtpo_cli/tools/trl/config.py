@@ -56,24 +56,31 @@ def loss_settings(objective: ObjectiveRecipe) -> dict[str, Any]:
 
     Raises RecipeError if none of TRL's losses matches.
     """
-    bounds_weight = objective.ratio == "weight"
+    rule, advantages = objective.loss.rule, objective.advantages
     problems = []
-    if bounds_weight and objective.average != "token":
+    if rule not in ("token", "sequence", "weight"):
+        problems.append(f"objective.loss.rule: {rule} is not here a loss of TRL; use gtpo's own loop")
+    if rule == "weight" and objective.average != "token":
         problems.append(
-            "objective.ratio: weight works in TRL only with average: token (its cispo loss); use that, or gtpo's own "
-            "loop"
+            "objective.loss.rule: weight works in TRL only with average: token (its cispo loss); use that, or gtpo's "
+            "own loop"
         )
-    if objective.ratio == "sequence" and objective.conflict.enabled:
+    if rule == "sequence" and objective.token_weights.rule != "none":
         problems.append(
-            "objective.conflict.enabled: with ratio: sequence TRL has one coefficient for each completion, not for "
-            "each token; use gtpo's own loop, or ratio: token"
+            "objective.token_weights.rule: with loss.rule: sequence TRL has one coefficient for each completion, not "
+            "for each token; use gtpo's own loop, or none"
+        )
+    if advantages.rule not in ("group", "quantile", "maximum_likelihood"):
+        problems.append(
+            f"objective.advantages.rule: {advantages.rule} may need more of a completion than its reward, which is all "
+            "that TRL's trainer knows; use gtpo's own loop"
         )
     if problems:
         raise RecipeError(problems)
     return {
-        "loss_type": "cispo" if bounds_weight else LOSS_TYPES[objective.average],
-        "importance_sampling_level": "token" if bounds_weight else objective.ratio,
-        "scale_rewards": SCALES[objective.advantage_scale],
+        "loss_type": "cispo" if rule == "weight" else LOSS_TYPES[objective.average],
+        "importance_sampling_level": "sequence" if rule == "sequence" else "token",
+        "scale_rewards": SCALES[str(advantages.config.get("scale", "std"))],
         "epsilon": objective.clip.low,
         "epsilon_high": objective.clip.high,
         "num_iterations": objective.num_iterations,

@@ -281,11 +281,11 @@ class RecipeTrainer(GTPOTrainer):
             size=seen.rewards_BG.shape[1],
         )
         rows = step_rows(
-            StepSamples(groups), self.method, mask_truncated=self.mask_truncated, device=seen.mask_NT.device
+            StepSamples(groups), self.method, {}, mask_truncated=self.mask_truncated, device=seen.mask_NT.device
         )
         T, every = rows.ids_NT.shape[1], torch.arange(len(rows), device=seen.mask_NT.device)
         measured = {"logprobs_NT": seen.logprobs_NT * seen.mask_NT, "entropy_NT": seen.entropy_NT * seen.mask_NT}
-        values = measured | seen.of_rows._asdict()
+        values = measured | {"weights_NT": seen.weights_NT} | seen.of_rows._asdict()
         rows.write(every, **{name: value[:, :T] if value.ndim == 2 else value for name, value in values.items()})
         return rows
 

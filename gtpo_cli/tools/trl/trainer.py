@@ -19,9 +19,10 @@ import torch
 from torch import Tensor
 
 from gtpo_cli.errors import ModelError, RecipeError, RewardError, install
-from gtpo_cli.objective import Method, RowTerms, group_terms, row_terms
+from gtpo_cli.objective import Method, Rewards, RowTerms, Tokens, group_terms, row_terms
 from gtpo_cli.policy.policy import active_dropout
 from gtpo_cli.recipe.schema import ObjectiveRecipe
+from gtpo_cli.seeds import derive_seed
 from gtpo_cli.tools.trl.config import loss_settings
 from gtpo_cli.training.setup import method_of
 
@@ -84,6 +85,7 @@ class StepSeen:
     rewards_BG: Tensor
     logprobs_NT: Tensor  # nats; like the entropy, of the policy before the update
     entropy_NT: Tensor
+    weights_NT: Tensor  # lambda
     of_rows: RowTerms
 
 
@@ -92,8 +94,8 @@ class GTPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL ships no types that
 
     Args:
         objective: the recipe's section. Iterations, clipping and KL that it does not set come from GRPOConfig
-            (`num_iterations`, `epsilon`, `epsilon_high`, `beta`). GRPO is `ObjectiveRecipe(conflict={"enabled":
-            False}, filter={"enabled": "never"}, entropy_coef=0)`; its `name` is not read.
+            (`num_iterations`, `epsilon`, `epsilon_high`, `beta`). GRPO is `ObjectiveRecipe(token_weights={"rule":
+            "none"}, filter={"enabled": "never"}, entropy_coef=0)`; its `name` is not read.
         initial_entropy: <H>_ini in nats (`gtpo probe-entropy`); needed if `objective.filter.enabled` is auto.
         mask_truncated: leave completions without an end-of-sequence token out of the loss.
         All others: GRPOTrainer's. `args` needs the settings of `trl_config.loss_settings(objective)`: for GTPO
@@ -167,24 +169,32 @@ class GTPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL ships no types that
         rewards_BG = self._rewards_N.view(-1, G)
         ends = torch.isin(ids, torch.tensor(self._ends, device=ids.device)) & mask
         truncated_BG = ~ends.any(dim=1).view(-1, G)
-        method = self.method
+        method, seed = self.method, derive_seed(self.args.seed, "weigh", self.state.global_step)
+        noise = torch.rand(ids.shape, generator=torch.Generator().manual_seed(seed)).to(ids.device)
+        ids_BGT, mask_BGT, noise_BGT = (rows.view(-1, G, ids.shape[1]) for rows in (ids, mask, noise))
         of_groups = group_terms(
             method,
-            completion_ids_BGT=ids.view(-1, G, ids.shape[1]),
-            completion_mask_BGT=mask.view(-1, G, mask.shape[1]),
-            rewards_BG=rewards_BG,
+            completion_ids_BGT=ids_BGT,
+            completion_mask_BGT=mask_BGT,
+            rewards=Rewards.of_total(rewards_BG),
+            noise_BGT=noise_BGT,
             left_out_BG=truncated_BG if self.mask_truncated else None,
         )
+        weights_BGT = of_groups.weights_BGT
+        if method.needs != "group":  # here all rows are measured at once
+            measured = (values.view_as(mask_BGT) for values in (logprobs, entropy))
+            A_BG, spans = of_groups.advantages_BG, of_groups.spans
+            weights_BGT = method.weigh(Tokens(ids_BGT, mask_BGT, A_BG, *spans, noise_BGT, *measured))
         of_rows = row_terms(
             method,
             advantages_N=of_groups.advantages_BG.flatten(),
-            weights_NT=of_groups.weights_BGT.flatten(0, 1),
+            weights_NT=weights_BGT.flatten(0, 1),
             included_N=of_groups.included_BG.flatten(),
             completion_mask_NT=mask,
             entropy_NT=entropy,
             initial_entropy=self.initial_entropy,
         )
-        return StepSeen(ids, mask, rewards_BG, logprobs.float(), entropy.float(), of_rows)
+        return StepSeen(ids, mask, rewards_BG, logprobs.float(), entropy.float(), weights_BGT.flatten(0, 1), of_rows)
 
     @torch.no_grad()
     def _measure(self, output: dict[str, Any]) -> tuple[Tensor, Tensor]:

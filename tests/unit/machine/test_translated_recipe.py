@@ -176,8 +176,9 @@ def test_a_yaml_of_trl() -> None:
     assert (recipe.data.columns.question, recipe.data.columns.answer) == ("messages", "messages")
     rollout = ("group_size", "prompts_per_step", "max_completion_tokens", "temperature")
     assert values(recipe, "rollout", *rollout) == (4, 8, 400, 0.9)  # 8 x 4 completions / 4
-    objective = ("name", "advantage_scale", "kl_coef", "average")
-    assert values(recipe, "objective", *objective) == ("grpo", "none", 0.001, "token")
+    objective = ("name", "kl_coef", "average")
+    assert values(recipe, "objective", *objective) == ("grpo", 0.001, "token")
+    assert recipe.objective.advantages.config == {"scale": "none"}
     optimizer = ("name", "learning_rate", "betas", "weight_decay", "schedule", "warmup_ratio")
     assert values(recipe, "optimizer", *optimizer) == ("adamw_8bit", 2e-5, (0.9, 0.999), 0.01, "constant", 0.0)
     assert values(recipe, "training", "epochs", "micro_batch_size") == (2, 8)

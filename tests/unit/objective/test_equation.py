@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from strategies import Step, checked, per_token, steps
 from torch import Tensor
 
-from gtpo_cli.objective import Method, RowTerms, group_terms, policy_loss, row_terms
+from gtpo_cli.objective import Method, Rewards, RowTerms, group_terms, policy_loss, row_terms
 
 
 def both(
@@ -21,7 +21,7 @@ def both(
         method,
         completion_ids_BGT=ids,
         completion_mask_BGT=mask,
-        rewards_BG=rewards,
+        rewards=Rewards.of_total(rewards.double()),
         left_out_BG=left_out,
     )
     rows = row_terms(

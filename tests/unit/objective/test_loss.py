@@ -14,6 +14,7 @@ from torch import Tensor
 from gtpo_cli.objective import (
     coefficients,
     conflict_weights,
+    loss,
     policy_loss,
     token_shares,
 )
@@ -316,14 +317,14 @@ def test_a_sequence_ratio_by_hand():
     logps = some_logps()
     old = logps.detach() - torch.tensor([[[0.3, -0.1], [0.5, 0.0]]], dtype=torch.float64)
     c = [[[1.5, 1.5], [-0.5, -0.5]]]
-    result = in_c(c, logps, old_logprobs_BGT=old, ratio="sequence", clip=(0.2, 0.2))
+    result = in_c(c, logps, old_logprobs_BGT=old, rule=loss.sequence, clip=(0.2, 0.2))
     s_1, s_2 = math.exp(0.1), math.exp(0.5)
     assert result.loss.item() == pytest.approx(-(s_1 * 1.5 + s_2 * -0.5) / 2, rel=1e-14)  # a loss is never cut
     # d s_i / d logp_t = s_i / |o_i|
     expected = torch.tensor([[[-s_1 * 1.5 / 4, -s_1 * 1.5 / 4], [s_2 * 0.5 / 2, 0.0]]], dtype=torch.float64)
     torch.testing.assert_close(gradient_of(result, logps), expected, rtol=1e-13, atol=0)
     assert result.metrics["clipped_share"] == pytest.approx(1 / 3)
-    cut = in_c(c, logps, old_logprobs_BGT=old, ratio="sequence", clip=(3e-4, 4e-4))
+    cut = in_c(c, logps, old_logprobs_BGT=old, rule=loss.sequence, clip=(3e-4, 4e-4))
     assert cut.loss.item() == pytest.approx(-(1.0004 * 1.5 + s_2 * -0.5) / 2, rel=1e-14)
     assert gradient_of(cut, logps)[0, 0].eq(0).all()
 
@@ -332,7 +333,7 @@ def test_a_clipped_weight_by_hand():
     # CISPO: sg(min(r, 1.2)) c ln pi; ratios e^0.5 and 1 in o_1, e^-0.7 in o_2: only the first is above
     logps = some_logps()
     old = logps.detach() - torch.tensor([[[0.5, 0.0], [-0.7, 0.0]]], dtype=torch.float64)
-    result = in_c([[[2.0, 1.0], [-3.0, 0.0]]], logps, old_logprobs_BGT=old, clip_target="weight", clip=(0.2, 1.2))
+    result = in_c([[[2.0, 1.0], [-3.0, 0.0]]], logps, old_logprobs_BGT=old, rule=loss.weight, clip=(0.2, 1.2))
     w = [[1.2 * 2.0, 1.0], [math.exp(-0.7) * -3.0, 0.0]]
     value = (w[0][0] * -0.3 + w[0][1] * -1.2) / 2 + w[1][0] * -0.7
     assert result.loss.item() == pytest.approx(-value / 2, rel=1e-14)
@@ -341,16 +342,15 @@ def test_a_clipped_weight_by_hand():
     torch.testing.assert_close(gradient_of(result, logps), expected, rtol=1e-14, atol=0)
 
 
-@pytest.mark.parametrize("ratio", ["token", "sequence"])
-@pytest.mark.parametrize("clipped", ["objective", "weight"])
-def test_at_the_old_policy_every_method_pulls_with_c_times_its_share(ratio, clipped):
+@pytest.mark.parametrize("rule", loss.RULES)
+def test_at_the_old_policy_every_rule_pulls_with_c_times_its_share(rule):
     generator = torch.Generator().manual_seed(5)
     mask = torch.arange(6) < torch.randint(1, 7, (3, 4, 1), generator=generator)
     c = torch.randn(3, 4, 6, generator=generator, dtype=torch.float64)
     logps = (-torch.rand(3, 4, 6, generator=generator, dtype=torch.float64)).requires_grad_()
     for average in ("completion", "token", "sum", 9):
-        high = 5.0 if clipped == "weight" else 0.2
-        result = policy_loss(logps, c, mask, ratio=ratio, clip_target=clipped, clip=(0.2, high), average=average)
+        high = 5.0 if rule == "weight" else 0.2
+        result = policy_loss(logps, c, mask, rule=loss.RULES[rule], clip=(0.2, high), average=average)
         pull = (c * token_shares(mask, average)[..., None]).masked_fill(~mask, 0.0)
         torch.testing.assert_close(gradient_of(result, logps), -pull, rtol=1e-13, atol=0)
 
@@ -368,10 +368,8 @@ def test_coefficients_by_hand():
 def test_errors_name_the_argument():
     with pytest.raises(ValueError, match="kl_coef > 0 needs ref_logprobs_BGT"):
         loss_of(some_logps(), kl_coef=0.04)
-    with pytest.raises(ValueError, match="unknown ratio 'word'"):
-        loss_of(some_logps(), ratio="word")
-    with pytest.raises(ValueError, match="clip_target 'both'"):
-        loss_of(some_logps(), clip_target="both")
+    with pytest.raises(ValueError, match=r"gave the shape \(1, 2, 1\), not \(1, 2, 2\)"):
+        loss_of(some_logps(), rule=lambda ratio: ratio.mean(ratio.value))
     for average in ("group", 0):
         with pytest.raises(ValueError, match="average must be 'completion', 'token', 'sum' or a number of tokens"):
             loss_of(some_logps(), average=average)

@@ -13,16 +13,16 @@ from gtpo_cli.recipe.schema import ObjectiveRecipe
 from gtpo_cli.recipe.yaml_text import parse_yaml
 
 SMALLEST = {"model": {"name": "builtin:tiny"}, "data": {"benchmark": "arithmetic"}}
-# advantage_scale, baseline, ratio, clip low, high, of, average
+# advantages.config, loss.rule, clip low, high, of, average
 SWITCHES: dict[str, tuple[Any, ...]] = {
-    "gtpo": ("std", "mean", "token", 0.2, 0.2, "completion"),
-    "grpo": ("std", "mean", "token", 0.2, 0.2, "completion"),
-    "dr_grpo": ("none", "mean", "token", 0.2, 0.2, "budget"),
-    "dapo": ("std", "mean", "token", 0.2, 0.28, "token"),
-    "gspo": ("std", "mean", "sequence", 3e-4, 4e-4, "completion"),
-    "cispo": ("std", "mean", "weight", 0.2, 5.0, "token"),
-    "rloo": ("none", "leave_one_out", "token", 0.2, 0.2, "sum"),
-    "sft": ("std", "mean", "token", 0.2, 0.2, "completion"),
+    "gtpo": ({}, "token", 0.2, 0.2, "completion"),
+    "grpo": ({}, "token", 0.2, 0.2, "completion"),
+    "dr_grpo": ({"scale": "none"}, "token", 0.2, 0.2, "budget"),
+    "dapo": ({}, "token", 0.2, 0.28, "token"),
+    "gspo": ({}, "sequence", 3e-4, 4e-4, "completion"),
+    "cispo": ({}, "weight", 0.2, 5.0, "token"),
+    "rloo": ({"scale": "none", "baseline": "leave_one_out"}, "token", 0.2, 0.2, "sum"),
+    "sft": ({}, "token", 0.2, 0.2, "completion"),
 }
 
 
@@ -33,7 +33,7 @@ def recipe(*overrides: str) -> Recipe:
 def switches(objective: ObjectiveRecipe) -> tuple[Any, ...]:
     clip = objective.clip
     return (
-        objective.advantage_scale, objective.baseline, objective.ratio, clip.low, clip.high, objective.average,
+        objective.advantages.config, objective.loss.rule, clip.low, clip.high, objective.average,
     )  # fmt: skip
 
 
@@ -46,7 +46,7 @@ def test_what_a_method_sets(name: str) -> None:
     chosen = recipe(f"objective.name={name}")
     assert switches(chosen.objective) == SWITCHES[name]
     corrected = name == "gtpo"
-    assert chosen.objective.conflict.enabled is corrected
+    assert (chosen.objective.token_weights.rule == "conflict") is corrected
     assert chosen.objective.filter.enabled == ("auto" if corrected else "never")
     assert chosen.objective.entropy_coef == (0.1 if corrected else 0.0)
     assert chosen.optimizer.betas == ((0.999999, 0.999999) if corrected else (0.9, 0.95))
@@ -64,10 +64,10 @@ def test_dynamic_sampling_and_the_length_penalty_are_on_for_dapo_alone(name: str
 
 
 def test_clip_epsilon_is_short_for_both_ends() -> None:
-    assert switches(recipe("objective.clip_epsilon=0.1").objective)[3:5] == (0.1, 0.1)
+    assert switches(recipe("objective.clip_epsilon=0.1").objective)[2:4] == (0.1, 0.1)
     # of a method whose ends differ, too; what is clipped stays the method's
-    assert switches(recipe("objective.name=dapo", "objective.clip_epsilon=0.1").objective)[3:5] == (0.1, 0.1)
-    with pytest.raises(RecipeError, match=r"clip_epsilon is a range around 1; with ratio: weight write clip\.high"):
+    assert switches(recipe("objective.name=dapo", "objective.clip_epsilon=0.1").objective)[2:4] == (0.1, 0.1)
+    with pytest.raises(RecipeError, match=r"clip_epsilon is a range around 1; with loss\.rule: weight write clip"):
         recipe("objective.name=cispo", "objective.clip_epsilon=0.9")
     with pytest.raises(RecipeError, match=r"clip_epsilon sets both clip\.low and clip\.high"):
         recipe("objective.clip_epsilon=0.1", "objective.clip.high=0.3")
@@ -77,8 +77,8 @@ def test_clip_epsilon_is_short_for_both_ends() -> None:
 
 def test_a_bound_of_the_weight_below_1_is_refused() -> None:
     with pytest.raises(RecipeError, match=r"objective\.clip\.high: 0\.2 would shrink every weight"):
-        recipe("objective.ratio=weight")  # with gtpo's clip range
-    assert recipe("objective.ratio=weight", "objective.clip.high=1").objective.clip.high == 1.0
+        recipe("objective.loss.rule=weight")  # with gtpo's clip range
+    assert recipe("objective.loss.rule=weight", "objective.clip.high=1").objective.clip.high == 1.0
 
 
 def test_a_length_penalty_alone_is_a_reward() -> None:

@@ -48,8 +48,11 @@ LISTING_1 = {
     "objective.num_iterations": 1,
     "objective.filter.enabled": "auto",
     "objective.filter.threshold": math.log(2),
-    "objective.conflict.negative_weight": 0.0,
-    "objective.conflict.positive_weight": 2.0,
+    "objective.token_weights.rule": "conflict",
+    "objective.token_weights.config": {},
+    "objective.advantages.rule": "group",
+    "objective.advantages.config": {},
+    "objective.loss.rule": "token",
     "rewards.format.mode": "presence",
 }
 
@@ -160,7 +163,7 @@ def test_defaults_follow_from_what_the_two_files_say_together(tmp_path: Path) ->
     child = write(tmp_path / "child.yaml", {"extends": "base", "objective": {"name": "grpo"}})
     recipe = load_recipe(child)
     assert recipe.model.lora is None  # as for every built-in model
-    assert recipe.objective.conflict.enabled is False
+    assert recipe.objective.token_weights.rule == "none"
     assert recipe.evaluation.benchmarks == ("arithmetic",)
 
 

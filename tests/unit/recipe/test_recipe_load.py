@@ -50,7 +50,7 @@ def test_objective_name_sets_the_switches(
     name: str, conflict: bool, filter_mode: str, gamma: float, betas: tuple[float, float]
 ) -> None:
     recipe = build_recipe(SMALLEST | {"objective": {"name": name}}, where="r.yaml")
-    assert recipe.objective.conflict.enabled is conflict
+    assert (recipe.objective.token_weights.rule == "conflict") is conflict
     assert recipe.objective.filter.enabled == filter_mode
     assert recipe.objective.entropy_coef == gamma
     assert recipe.optimizer.betas == betas
@@ -59,7 +59,7 @@ def test_objective_name_sets_the_switches(
 def test_what_is_written_wins_over_the_objectives_defaults() -> None:
     document = SMALLEST | {"objective": {"name": "grpo", "conflict": {"enabled": True}}}
     recipe = build_recipe(document, ["objective.entropy_coef=0.5"], where="r.yaml")
-    assert recipe.objective.conflict.enabled is True
+    assert recipe.objective.token_weights.rule == "conflict"
     assert recipe.objective.entropy_coef == 0.5
     assert recipe.objective.filter.enabled == "never"
 

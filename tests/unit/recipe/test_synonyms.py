@@ -30,7 +30,7 @@ TYPED = {
     "epsilon_high": ("objective.clip.high", "1 + high"),
     "epsilon": ("objective.clip", "clip_epsilon: x in objective sets both ends"),
     "loss_type": ("objective.name", "objective.average"),
-    "scale_rewards": ("objective.advantage_scale", "false is none"),
+    "scale_rewards": ("objective.advantages.config", "{scale: none} for false"),
     "base_model": ("model.name", "hub id"),
     "micro_batch_size": ("training.micro_batch_size", "it changes memory and speed, not the step"),
     "warmup_steps": ("optimizer.warmup_ratio", "a share of all steps"),

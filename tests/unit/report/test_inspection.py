@@ -230,7 +230,7 @@ def test_switches_are_said_truly(tmp_path: Path) -> None:
     assert "conflict correction is off" in plain(grpo)
     reasons = grpo.groups[0].reasons(grpo.groups[0].completions[0], grpo.objective.conflict)
     assert set(reasons) == {"conflict correction is off: every lambda is 1"}
-    gentle = read_step(trained(tmp_path / "gentle", "objective.conflict={positive_weight: 1.5, negative_weight: 0.5}"))
+    gentle = read_step(trained(tmp_path / "gentle", "objective.token_weights.config={positive: 1.5, negative: 0.5}"))
     assert "lambda in conflict spans: 0.5 where A < 0, 1.5 where A > 0" in plain(gentle)
 
 

@@ -18,8 +18,7 @@ import torch
 import write_page
 from scipy.stats import ttest_1samp
 
-from gtpo_cli.objective import Method
-from gtpo_cli.training import step
+from gtpo_cli.objective import Tokens
 
 ROOT = Path(__file__).resolve().parents[3]
 DATA = ROOT / "docs" / "claims" / "round_three"
@@ -29,30 +28,11 @@ DATA = ROOT / "docs" / "claims" / "round_three"
 
 # -- the arms ----------------------------------------------------------------------------------------------------------
 
-MASK = torch.tensor([[[1, 1, 1, 1], [1, 1, 1, 0]]]).bool()
-WEIGHTS = torch.tensor([[[2.0, 2.0, 1.0, 2.0], [0.0, 0.0, 1.0, 1.0]]])  # 1 at padding
-A = torch.tensor([[1.0, -1.0]])
 
-
-def test_the_controls_by_hand() -> None:
-    generator = torch.Generator().manual_seed(1)
-    even = arms.spread(WEIGHTS, MASK, A, generator)
-    assert torch.allclose(even[MASK], torch.tensor([1.75] * 4 + [1 / 3] * 3))
-    assert arms.positives_only(WEIGHTS, MASK, A, generator).tolist() == [[[2.0, 2.0, 1.0, 2.0], [0.0] * 4]]
-
-
-def test_a_control_is_in_force_in_the_step_and_afterwards_is_not() -> None:
-    tokens = {
-        "completion_ids_BGT": torch.tensor([[[5, 6, 7, 2], [5, 8, 2, 0]]]),
-        "completion_mask_BGT": MASK,
-        "rewards_BG": torch.tensor([[1.0, 0.0]]),
-    }
-    own = step.group_terms(Method(), **tokens)
-    assert own.weights_BGT[MASK].tolist() == [2, 1, 1, 2, 0, 1, 0]  # 5 at the start, 2 at the end
-    with arms.in_force(arms.ARMS["uniform"], 1):
-        found = step.group_terms(Method(), **tokens)
-    assert torch.allclose(found.weights_BGT[MASK], torch.tensor([1.5] * 4 + [1 / 3] * 3))
-    assert torch.equal(step.group_terms(Method(), **tokens).weights_BGT, own.weights_BGT)
+def test_only_right_completions() -> None:
+    mask = torch.tensor([[[1, 1, 1, 1], [1, 1, 1, 0]]]).bool()
+    tokens = Tokens(mask.long(), mask, torch.tensor([[1.0, -1.0]]), mask, mask, torch.zeros(mask.shape))
+    assert arms.positives_only(tokens).tolist() == [[[True] * 4, [False] * 4]]
 
 
 # -- outcomes and tests ------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from gtpo_cli.tools.sweep.spec import load_sweep
 
 MAIN = ["llama8b_gsm8k", "llama8b_math", "qwen3b_gsm8k", "qwen3b_math"]
 GRPO = {
-    "objective.name": "grpo", "objective.conflict.enabled": False, "objective.filter.enabled": "never",
+    "objective.name": "grpo", "objective.token_weights.rule": "none", "objective.filter.enabled": "never",
     "objective.entropy_coef": 0.0,
 }  # fmt: skip
 BETAS = {"optimizer.betas": [0.9, 0.95]}
@@ -37,7 +37,7 @@ PAPER: dict[str, tuple[str, dict[str, Any]]] = {
     "negative1.05": ("fig4c_only_negative", NEGATIVE | {THRESHOLD: 1.05}),
     "negative2.0": ("fig4c_only_negative", NEGATIVE | {THRESHOLD: 2.0}),
     "grpo_entropy": (
-        "fig4d_entropy_control", BETAS | {"objective.name": "grpo", "objective.conflict.enabled": False},
+        "fig4d_entropy_control", BETAS | {"objective.name": "grpo", "objective.token_weights.rule": "none"},
     ),
     "grpo_betas0.999999": ("fig6_betas", GRPO),
     "gtpo_betas0.9": ("fig6_betas", BETAS),
@@ -72,13 +72,13 @@ def test_what_the_variants_beyond_the_old_recipes_switch() -> None:
         runs = load_sweep(sweep, recipe="llama8b_gsm8k", seeds=(3407,)).runs
         return {run.variant: differences(load_recipe("llama8b_gsm8k"), run.recipe) for run in runs}
 
-    assert changes("fig3_conflict")["without_conflict"] == {"objective.conflict.enabled": False}
+    assert changes("fig3_conflict")["without_conflict"] == {"objective.token_weights.rule": "none"}
     assert changes("fig5b_group_size")["grpo_g12"] == GRPO | BETAS | {"rollout.group_size": 12}
     assert changes("conflict_variants") == {
         "gtpo": {}, "prefix": {"objective.conflict.alignment": "prefix"},
         "all_positions": {"objective.conflict.alignment": "anywhere"},
-        "weights_0_1": {"objective.conflict.positive_weight": 1.0},
-        "weights_0.5_1.5": {"objective.conflict.positive_weight": 1.5, "objective.conflict.negative_weight": 0.5},
+        "weights_0_1": {"objective.token_weights.config": {"positive": 1.0}},
+        "weights_0.5_1.5": {"objective.token_weights.config": {"positive": 1.5, "negative": 0.5}},
     }  # fmt: skip
     assert changes("reward_and_scale") == {
         "gtpo": {}, "gtpo_strict": {"rewards.format.mode": "strict"},

@@ -10,7 +10,8 @@ import copy
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from statistics import fmean, stdev
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -117,12 +118,10 @@ def naive_loss(
     whose pi_old is, where that is not `model`."""
     o = recipe.objective
     total = torch.zeros((), dtype=torch.float64)
-    for group in result.samples.groups:
-        rewards = [verdict.reward for verdict in group.verdicts]
-        G, mean = len(rewards), sum(rewards) / len(rewards)
-        std = math.sqrt(sum((r - mean) ** 2 for r in rewards) / (G - 1))
-        centred = [r - (mean if o.baseline == "mean" else (sum(rewards) - r) / (G - 1)) for r in rewards]
-        A = [r / (std + 1e-4) if o.advantage_scale == "std" else r for r in centred]
+    advantages = naive_advantages(recipe, result)
+    tokens = naive_tokens(recipe, result, model, advantages)
+    for b, (group, A) in enumerate(zip(result.samples.groups, advantages, strict=True)):
+        G = len(A)
         ids = [completion.token_ids for completion in group.completions]
         for i, completion in enumerate(group.completions):
             full = full_logprobs(model, group.prompt_ids, completion, recipe.rollout.temperature)
@@ -134,7 +133,8 @@ def naive_loss(
             if recipe.rollout.mask_truncated and completion.truncated:
                 delta = 0.0
             forward, backward = naive_spans(ids, A, i, o.conflict.alignment)
-            lam = naive_lambda(recipe, forward, backward, A[i])
+            own_tokens = [token for token in tokens if token.row == b * G + i]
+            lam = naive_control(recipe, naive_lambda(recipe, forward, backward, A[i], own_tokens, tokens), own_tokens)
             own = full.gather(1, torch.tensor(completion.token_ids)[:, None])[:, 0]
             old = own.detach()
             if sampled_by is not None:
@@ -146,9 +146,9 @@ def naive_loss(
                 sampled = torch.tensor(completion.logprobs, dtype=torch.float64)
                 weights = weights * torch.exp(old - sampled).clamp(max=2.0)
             r = torch.exp(own - old)
-            if o.ratio == "sequence":
+            if o.loss.rule == "sequence":
                 r = torch.exp((own - old).mean()).detach() * torch.exp(own - own.detach())
-            if o.ratio == "weight":
+            if o.loss.rule == "weight":
                 term = (r.clamp(max=o.clip.high).detach() * own * c * weights).sum()
             else:
                 term = (torch.minimum(r * c, r.clamp(1 - o.clip.low, 1 + o.clip.high) * c) * weights).sum()
@@ -189,10 +189,90 @@ def naive_spans(ids: list[tuple[int, ...]], A: list[float], i: int, alignment: s
     return run(ids), run([row[::-1] for row in ids])[::-1]
 
 
-def naive_lambda(recipe: Recipe, forward: list[bool], backward: list[bool], A: float) -> list[float]:
-    conflict = recipe.objective.conflict
-    weight = conflict.positive_weight if A > 0 else conflict.negative_weight if A < 0 else 1.0
-    if not conflict.enabled:
+def naive_advantages(recipe: Recipe, result: StepRows) -> list[list[float]]:
+    """A of each group, by the rule of the recipe."""
+    rule, how, found = recipe.objective.advantages.rule, recipe.objective.advantages.config, []
+    for group in result.samples.groups:
+        R = [verdict.reward for verdict in group.verdicts]
+        mean, std = fmean(R), stdev(R)
+        if rule == "group":
+            others = how.get("baseline") == "leave_one_out"
+            centred = [r - ((sum(R) - r) / (len(R) - 1) if others else mean) for r in R]
+            found.append([r if how.get("scale") == "none" else r / (std + 1e-4) for r in centred])
+        elif rule == "quantile":
+            low = min(r for r in R if sum(other <= r for other in R) >= 0.4 * len(R))
+            found.append([(r - low) / (std + 1e-4) for r in R])
+        elif rule == "maximum_likelihood":
+            found.append([(r - mean) / mean if mean else 0.0 for r in R])
+        elif rule == "reinforce":
+            found.append([0.1 if verdict.correct else -1.0 for verdict in group.verdicts])
+        else:
+            parts = []
+            for verdict in group.verdicts:
+                part = 0.0
+                for name, weight in recipe.rewards.weights.items():
+                    column = [other.scores[name] for other in group.verdicts]
+                    part += weight * (verdict.scores[name] - fmean(column)) / (stdev(column) + 1e-4)
+                parts.append(part)
+            found.append(parts)
+    if rule == "each_reward":
+        every = [a for row in found for a in row]
+        found = [[(a - fmean(every)) / (stdev(every) + 1e-4) for a in row] for row in found]
+    return found
+
+
+class NaiveToken(NamedTuple):
+    row: int
+    logp: float
+    H: float
+    A: float
+    noise: float
+
+
+def naive_tokens(recipe: Recipe, result: StepRows, model: Any, A: list[list[float]]) -> list[NaiveToken]:
+    """All tokens of the step, in order."""
+    found = []
+    rows = [(group, one) for group in result.samples.groups for one in group.completions]
+    for row, (group, completion) in enumerate(rows):
+        full = full_logprobs(model, group.prompt_ids, completion, recipe.rollout.temperature).detach()
+        for place, (token, logps) in enumerate(zip(completion.token_ids, full, strict=True)):
+            a, noise = [one for of in A for one in of][row], float(result.noise_NT[row, place])
+            found.append(NaiveToken(row, float(logps[token]), float(-(logps.exp() * logps).sum()), a, noise))
+    return found
+
+
+def naive_control(recipe: Recipe, lam: list[float], own: list[NaiveToken]) -> list[float]:
+    control = recipe.objective.token_weights.control
+    if control == "even":
+        return [fmean(lam)] * len(lam)
+    if control == "random":
+        return [lam[place] for place in sorted(range(len(own)), key=lambda place: own[place].noise)]
+    return lam
+
+
+def naive_lambda(
+    recipe: Recipe,
+    forward: list[bool],
+    backward: list[bool],
+    A: float,
+    own: list[NaiveToken],
+    every: list[NaiveToken],
+) -> list[float]:
+    weights = recipe.objective.token_weights
+    if weights.rule == "top_entropy":
+        at = sorted(token.H for token in every)
+        place = 0.8 * (len(at) - 1)
+        tau = at[int(place)] + (place - int(place)) * (at[int(place) + 1] - at[int(place)])
+        return [float(token.H >= tau - 1e-6) for token in own]
+    if weights.rule == "entropy_advantage":
+        return [1 + min(0.4 * token.H, abs(A) / 2) / A if A else 1.0 for token in own]
+    if weights.rule == "clip_cov":
+        logp, mean = fmean(token.logp for token in every), fmean(token.A for token in every)
+        within = [token for token in every if 0 < (token.logp - logp) * (token.A - mean) < 100]
+        drawn = sorted(within, key=lambda token: token.noise)[: int(0.2 * len(every))]
+        return [float(token not in drawn) for token in own]
+    weight = weights.config.get("positive", 2.0) if A > 0 else weights.config.get("negative", 0.0) if A < 0 else 1.0
+    if weights.rule == "none":
         return [1.0] * len(forward)
     return [weight if f or b else 1.0 for f, b in zip(forward, backward, strict=True)]
 
@@ -204,18 +284,18 @@ def matrices_first(model: torch.nn.Module) -> list[torch.nn.Parameter]:
 
 NEVER = "objective.filter.enabled=never"
 CORRECTIONS = [
-    "objective.conflict.enabled=true", "objective.filter={enabled: always, threshold: 2.2}",
+    "objective.token_weights.rule=conflict", "objective.filter={enabled: always, threshold: 2.2}",
     "objective.entropy_coef=0.1",
 ]  # fmt: skip
 CASES = {
     "gtpo": ["objective.filter.threshold=2.2"],
     "prefix alignment": [NEVER, "objective.conflict.alignment=prefix"],
     "all positions": [NEVER, "objective.conflict.alignment=anywhere"],
-    "other weights": [NEVER, "objective.conflict={positive_weight: 1.5, negative_weight: 0.5}"],
+    "other weights": [NEVER, "objective.token_weights.config={positive: 1.5, negative: 0.5}"],
     "filter only negative": ["objective.filter={threshold: 2.2, only_negative: true, enabled: always}"],
     "no filter, large gamma": [NEVER, "objective.entropy_coef=1.0"],
     "no filter, no gamma": [NEVER, "objective.entropy_coef=0"],
-    "no std": [NEVER, "objective.advantage_scale=none"],
+    "no std": [NEVER, "objective.advantages.config={scale: none}"],
     "mask truncated": [NEVER, "rollout.mask_truncated=true"],
     "grpo": ["objective.name=grpo"],
     "grpo with kl": ["objective.name=grpo", "objective.kl_coef=0.04"],
@@ -226,6 +306,21 @@ CASES = {
     "gspo": ["objective.name=gspo"],
     "cispo": ["objective.name=cispo"],
     "rloo": ["objective.name=rloo"],
+    "quantile": [NEVER, "objective.advantages.rule=quantile"],
+    "maximum likelihood": ["objective.name=grpo", "objective.advantages.rule=maximum_likelihood"],
+    "reinforce": ["objective.name=grpo", "objective.advantages.rule=reinforce"],
+    "each reward": ["objective.name=dapo", "objective.advantages.rule=each_reward"],
+    "top entropy": ["objective.name=grpo", "objective.token_weights.rule=top_entropy"],
+    "entropy advantage": ["objective.name=dapo", "objective.token_weights.rule=entropy_advantage"],
+    "clip-cov": [
+        "objective.name=grpo",
+        "objective.token_weights={rule: clip_cov, config: {share: 0.2, low: 0, high: 100}}",
+    ],
+    "even weights": [NEVER, "objective.token_weights.control=even"],
+    "random weights of the top entropies": [
+        "objective.name=grpo",
+        "objective.token_weights={rule: top_entropy, control: random}",
+    ],
     "gtpo's corrections on dapo": [*CORRECTIONS, "objective.name=dapo"],
     "gtpo's corrections on gspo": [*CORRECTIONS, "objective.name=gspo"],
     "gtpo's corrections on cispo": [*CORRECTIONS, "objective.name=cispo", "objective.kl_coef=0.1"],

@@ -79,7 +79,7 @@ def test_the_recipe_decides_what_is_passed_on_and_nothing_of_it_may_be_added() -
     assert not RECIPE_DECIDES & MAY_BE_ADDED
     assert passed["model_init_kwargs"] == {"trust_remote_code": True}
     assert passed["scale_rewards"] == "group"
-    unscaled = load_recipe("tiny_arithmetic", ["objective.advantage_scale=none"])
+    unscaled = load_recipe("tiny_arithmetic", ["objective.advantages.config={scale: none}"])
     assert arguments(unscaled)["scale_rewards"] == "none"
 
 
@@ -142,8 +142,8 @@ def test_every_method_in_the_words_of_trl(name: str, expected: tuple[object, ...
 
 def test_what_no_loss_of_trl_is_is_refused() -> None:
     with pytest.raises(
-        RecipeError, match=r"objective\.conflict\.enabled: with ratio: sequence TRL has one coefficient"
+        RecipeError, match=r"objective\.token_weights\.rule: with loss\.rule: sequence TRL has one coefficient"
     ):
-        check_recipe(load_recipe("tiny_arithmetic", ["objective.name=gspo", "objective.conflict.enabled=true"]))
-    with pytest.raises(RecipeError, match=r"objective\.ratio: weight works in TRL only with average: token"):
+        check_recipe(load_recipe("tiny_arithmetic", ["objective.name=gspo", "objective.token_weights.rule=conflict"]))
+    with pytest.raises(RecipeError, match=r"objective\.loss\.rule: weight works in TRL only with average: token"):
         check_recipe(load_recipe("tiny_arithmetic", ["objective.name=cispo", "objective.average=completion"]))

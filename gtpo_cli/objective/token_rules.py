@@ -1,0 +1,145 @@
+"""Rules for lambda, the weight of each token: which tokens of a completion learn, and how strongly.
+
+A rule is a pure function of `Tokens` that returns lambda. A recipe names it in `objective.token_weights.rule`: one of
+RULES, or a function of the user's own. Axes: B prompts, G completions of one prompt, T completion tokens (padded).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal, TypeVar
+
+import torch
+from torch import Tensor
+
+from gtpo_cli.objective.conflict import conflict_weights
+
+Needs = Literal["group", "row", "step"]
+Control = Literal["none", "even", "random"]
+TokenRule = Callable[..., Tensor]  # (Tokens, **config) -> lambda
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tokens:
+    """What a rule may read. The axes are (B, G, T) and (B, G), or (n, T) and (n) for a rule that needs a row.
+
+    Nothing has a gradient. `logprobs` and `entropy` are there for rules that need a row or a step.
+    """
+
+    ids: Tensor  # int64
+    mask: Tensor  # bool, True at real tokens
+    advantages: Tensor  # A, float64
+    forward: Tensor  # M, bool: the conflict token belongs to the run at the start
+    backward: Tensor  # M, bool: to the run at the end
+    noise: Tensor  # uniform in [0, 1), the same whenever this step is computed
+    logprobs: Tensor | None = None  # ln pi, nats
+    entropy: Tensor | None = None  # H, nats
+
+
+def needs(what: Needs) -> Callable[[Function], Function]:
+    """Declare what a rule reads; without a declaration it is "step".
+
+    "group": ids, advantages and conflict tokens of whole groups. "row": also log-probabilities and entropies, but of
+    any completions, so it must not compare completions. "step": those of all completions of the step at once, which
+    costs one more forward pass (metric time/weigh).
+    """
+
+    def declare(function: Function) -> Function:
+        function.needs = what  # type: ignore[attr-defined]
+        return function
+
+    return declare
+
+
+def needs_of(rule: TokenRule) -> Needs:
+    """Return what a rule declares with `needs`."""
+    found: Needs = getattr(rule.func if isinstance(rule, partial) else rule, "needs", "step")
+    return found
+
+
+@needs("group")
+def conflict(tokens: Tokens, *, positive: float = 2.0, negative: float = 0.0) -> Tensor:
+    """Weigh conflict tokens (arXiv 2508.03772, Eq. 9): `positive` where A > 0, `negative` where A < 0."""
+    return conflict_weights(
+        tokens.forward | tokens.backward, tokens.advantages, positive_weight=positive, negative_weight=negative
+    )
+
+
+@needs("step")
+def top_entropy(tokens: Tokens, *, share: float = 0.2) -> Tensor:
+    """Train only the tokens with the highest entropies of the step (arXiv 2506.01939, Eq. 5).
+
+    lambda = 1 if H >= tau, else 0;   tau the (1 - share) quantile of H over all tokens of the step
+    """
+    assert tokens.entropy is not None
+    H = tokens.entropy.float()
+    if not bool(tokens.mask.any()):
+        return torch.zeros_like(H)
+    return (H >= _quantile(H[tokens.mask], 1.0 - share)).float()
+
+
+@needs("step")
+def clip_cov(tokens: Tokens, *, share: float = 2e-4, low: float = 1.0, high: float = 5.0) -> Tensor:
+    """Give no gradient to a few tokens with a large covariance (Clip-Cov, arXiv 2505.22617, Eq. 10 to 12).
+
+    cov = (ln pi - mean ln pi) (A - mean A), means over all tokens of the step
+    lambda = 0 for max(1, floor(share x tokens)) tokens, drawn from those with low < cov < high; else 1
+    """
+    assert tokens.logprobs is not None
+    mask, logprobs = tokens.mask, tokens.logprobs.double()
+    A = tokens.advantages.double()[..., None].expand_as(logprobs)
+    cov = (logprobs - logprobs[mask].mean()) * (A - A[mask].mean())
+    candidates = mask & (cov > low) & (cov < high)
+    number = min(max(1, int(share * int(mask.sum()))), int(candidates.sum()))
+    weights = torch.ones_like(logprobs, dtype=torch.float32)
+    drawn = tokens.noise.masked_fill(~candidates, 2.0).flatten().argsort()[:number]
+    weights.view(-1)[drawn] = 0.0
+    return weights
+
+
+@needs("row")
+def entropy_advantage(tokens: Tokens, *, alpha: float = 0.4, kappa: float = 2.0) -> Tensor:
+    """Raise the advantage of uncertain tokens (arXiv 2506.14758, Eq. 5 and 6).
+
+        lambda A = A + min(alpha H, |A| / kappa)
+
+    With kappa > 1 the sign of A stays. Where A = 0, lambda is 1.
+    """
+    assert tokens.entropy is not None
+    A = tokens.advantages.double()[..., None]
+    bonus = torch.minimum(alpha * tokens.entropy.double(), A.abs() / kappa)
+    return torch.where(A == 0, 1.0, 1.0 + bonus / torch.where(A == 0, 1.0, A)).float()
+
+
+# By their names in a recipe. "none" is lambda = 1.
+RULES: Mapping[str, TokenRule] = {
+    "conflict": conflict,
+    "top_entropy": top_entropy,
+    "clip_cov": clip_cov,
+    "entropy_advantage": entropy_advantage,
+}
+
+
+def controlled(weights: Tensor, tokens: Tokens, control: Control) -> Tensor:
+    """Return the weights of a rule, or those of a control for it. Each completion keeps the sum of its weights.
+
+    "even": every token of a completion gets their mean. "random": the tokens of a completion swap them at random. If a
+    rule teaches no more than its control, its choice of tokens does not matter.
+    """
+    if control == "none":
+        return weights
+    if control == "even":
+        lengths = tokens.mask.sum(dim=-1, keepdim=True).clamp(min=1)
+        return (weights * tokens.mask).sum(dim=-1, keepdim=True) / lengths * tokens.mask
+    return weights.gather(-1, tokens.noise.masked_fill(~tokens.mask, 2.0).argsort(dim=-1, stable=True))
+
+
+def _quantile(values_M: Tensor, q: float) -> Tensor:
+    """Return the quantile with linear interpolation; `torch.quantile` takes at most 2^24 values."""
+    ordered = values_M.sort().values
+    place = q * (len(ordered) - 1)
+    low = int(place)
+    return torch.lerp(ordered[low], ordered[min(low + 1, len(ordered) - 1)], place - low)

@@ -1,0 +1,85 @@
+"""Rules for the loss of a token, held to loops that follow the papers' formulas."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from gtpo_cli.objective import loss, policy_loss
+
+CLIP = (0.4, 0.4)
+
+
+def batch(seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """ln pi with gradient, ln pi_old, one coefficient for each completion, mask."""
+    draw = torch.Generator().manual_seed(seed)
+    shape = (2, 3, 5)
+    mask = torch.arange(5) < torch.randint(1, 6, (2, 3, 1), generator=draw)
+    logps = (-2 * torch.rand(shape, generator=draw, dtype=torch.float64)).requires_grad_()
+    old = logps.detach() + torch.randn(shape, generator=draw, dtype=torch.float64) * 0.5
+    c = torch.randn(2, 3, 1, generator=draw, dtype=torch.float64).expand(shape)
+    return logps, old, c, mask
+
+
+def gmpo(logps: list[Tensor], old: list[float], c: float) -> Tensor:
+    """|prod_t min(r^s, clip(r)^s)|^(1/|o|) A with s = sgn(A), clip from e^-0.4 to e^0.4: Eq. 4 and its listing."""
+    sign = 1.0 if c > 0 else -1.0
+    total = torch.zeros((), dtype=torch.float64)
+    for logp, before in zip(logps, old, strict=True):
+        log_r = sign * (logp - before)
+        total = total + sign * torch.minimum(log_r, log_r.clamp(-0.4, 0.4))
+    return torch.exp(total / len(logps)) * c
+
+
+def sapo(logps: list[Tensor], old: list[float], c: float) -> Tensor:
+    """mean_t f(r_t) A, f(r) = 4 / tau sigmoid(tau (r - 1)), tau 1 where A > 0, else 1.05: Eq. 5 and 6."""
+    tau = 1.0 if c > 0 else 1.05
+    terms = [
+        4 / tau / (1 + torch.exp(-tau * (torch.exp(logp - before) - 1))) * c
+        for logp, before in zip(logps, old, strict=True)
+    ]
+    return torch.stack(terms).mean()
+
+
+@pytest.mark.parametrize("seed", range(15))
+@pytest.mark.parametrize(("name", "naive"), [("geometric", gmpo), ("soft", sapo)])
+def test_value_and_gradient_are_the_papers(seed: int, name: str, naive: object) -> None:
+    logps, old, c, mask = batch(seed)
+    result = policy_loss(logps, c, mask, old_logprobs_BGT=old, rule=loss.RULES[name], clip=CLIP)
+    (found,) = torch.autograd.grad(result.loss, logps)
+    rows = [(b, g) for b in range(2) for g in range(3)]
+    terms = []
+    for row in rows:
+        length = int(mask[row].sum())
+        terms.append(naive([logps[row][t] for t in range(length)], old[row][:length].tolist(), float(c[row][0])))  # type: ignore[operator]
+    expected = -torch.stack(terms).mean()
+    assert result.loss.item() == pytest.approx(expected.item(), rel=1e-12)
+    torch.testing.assert_close(found, torch.autograd.grad(expected, logps)[0], rtol=1e-10, atol=1e-14)
+
+
+def test_clipped_tokens_are_counted_by_their_rule() -> None:
+    logps, old, c, mask = batch(1)
+    shares = {
+        name: policy_loss(logps, c, mask, old_logprobs_BGT=old, rule=rule, clip=CLIP).metrics["clipped_share"]
+        for name, rule in loss.RULES.items()
+    }
+    log_r, real = (logps - old).detach(), mask & (c != 0)
+    cut = torch.where(c > 0, log_r > 0.4, log_r < -0.4)
+    assert shares["geometric"] == pytest.approx(float(cut[real].float().mean()))
+    assert shares["soft"] == 0.0
+    assert shares["token"] == pytest.approx(float(((log_r.exp() - 1).abs() > 0.4)[real].float().mean()))
+
+
+def test_a_rule_of_ones_own_may_return_the_objective_alone() -> None:
+    """Plain policy gradient: c ln pi."""
+    logps, old, c, mask = batch(2)
+    result = policy_loss(logps, c, mask, old_logprobs_BGT=old, rule=lambda ratio: ratio.coefficients * ratio.logprobs)
+    expected = -(c * logps * mask).sum(dim=-1) / mask.sum(dim=-1)
+    assert result.loss.item() == pytest.approx(expected.mean().item(), rel=1e-12)
+    r = (logps - old).detach().exp()[mask & (c != 0)]
+    assert result.metrics["ratio_mean"] == pytest.approx(float(r.mean()))
+    assert result.metrics["clipped_share"] == 0.0
+    assert math.isfinite(result.metrics["ratio_max"])

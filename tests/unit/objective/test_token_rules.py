@@ -1,0 +1,151 @@
+"""Rules for lambda, held to loops over tokens that follow the papers' formulas."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor
+
+from gtpo_cli.errors import RecipeError
+from gtpo_cli.objective import Method, Tokens, group_advantages, needs
+from gtpo_cli.objective.token_rules import RULES, controlled, needs_of
+
+
+def step(seed: int, shape: tuple[int, int, int] = (3, 4, 7)) -> Tokens:
+    """Random tokens of a step; NaN stands at padding, where nothing may be read."""
+    draw = torch.Generator().manual_seed(seed)
+    mask = torch.arange(shape[2]) < torch.randint(0, shape[2] + 1, shape[:2], generator=draw)[..., None]
+    A = group_advantages(torch.randint(0, 3, shape[:2], generator=draw).double())
+    entropy = torch.rand(shape, generator=draw) * 2
+    logprobs = -3 * torch.rand(shape, generator=draw)
+    spans = torch.rand((2, *shape), generator=draw) < 0.3
+    return Tokens(
+        torch.randint(5, shape, generator=draw), mask, A, spans[0] & mask, spans[1] & mask,
+        torch.rand(shape, generator=draw), logprobs.masked_fill(~mask, math.nan), entropy.masked_fill(~mask, math.nan),
+    )  # fmt: skip
+
+
+def places(tokens: Tokens) -> list[tuple[int, int, int]]:
+    """Of the real tokens."""
+    return [tuple(place) for place in tokens.mask.nonzero().tolist()]
+
+
+def weights(name: str, tokens: Tokens, **config: float) -> Tensor:
+    return Method(token_rule=partial(RULES[name], **config)).weigh(tokens)
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("share", [0.1, 0.2, 0.5, 1.0])
+def test_top_entropy_keeps_what_reaches_the_quantile(seed: int, share: float) -> None:
+    tokens = step(seed)
+    assert tokens.entropy is not None
+    ordered = sorted(float(tokens.entropy[place]) for place in places(tokens))
+    at = (1 - share) * (len(ordered) - 1)  # between two values: the quantile lies in between
+    low, part = ordered[int(at)], at - int(at)
+    tau = low + part * (ordered[min(int(at) + 1, len(ordered) - 1)] - low)
+    found = weights("top_entropy", tokens, share=share)
+    for place in places(tokens):
+        assert found[place] == float(tokens.entropy[place] >= tau - 1e-7)
+    assert found[~tokens.mask].eq(0).all()
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("share", [2e-4, 0.05, 1.0])
+def test_clip_cov_drops_tokens_of_large_covariance(seed: int, share: float) -> None:
+    tokens = step(seed)
+    assert tokens.logprobs is not None
+    real = places(tokens)
+    logp = {place: float(tokens.logprobs[place]) for place in real}
+    A = {place: float(tokens.advantages[place[:2]]) for place in real}
+    mean_logp, mean_A = sum(logp.values()) / len(real), sum(A.values()) / len(real)
+    cov = {place: (logp[place] - mean_logp) * (A[place] - mean_A) for place in real}
+    within = [place for place in real if 0.1 < cov[place] < 0.9]
+    number = min(max(1, int(share * len(real))), len(within))
+    found = weights("clip_cov", tokens, share=share, low=0.1, high=0.9)
+    dropped = [place for place in real if found[place] == 0]
+    assert set(dropped) <= set(within)
+    assert len(dropped) == number
+    assert all(found[place] == 1 for place in real if place not in dropped)
+    other = weights("clip_cov", replace(tokens, noise=1 - tokens.noise), share=share, low=0.1, high=0.9)
+    if 0 < 2 * number <= len(within):
+        assert not torch.equal(found, other)  # which ones is drawn
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_entropy_advantage_adds_its_bonus(seed: int) -> None:
+    tokens = step(seed)
+    assert tokens.entropy is not None
+    found = weights("entropy_advantage", tokens, alpha=0.4, kappa=2.0)
+    for place in places(tokens):
+        A = float(tokens.advantages[place[:2]])
+        shaped = A + min(0.4 * float(tokens.entropy[place]), abs(A) / 2.0)
+        assert found[place] * A == pytest.approx(shaped, rel=1e-6)
+        assert A == 0 or float(found[place]) > 0
+
+
+def test_a_rule_of_a_row_needs_no_other_row() -> None:
+    tokens = step(3)
+    whole = weights("entropy_advantage", tokens)
+    rows = [getattr(tokens, name).flatten(0, 1) for name in Tokens.__dataclass_fields__]
+    for row in range(len(rows[0])):
+        alone = weights("entropy_advantage", Tokens(*(values[row : row + 1] for values in rows)))
+        assert torch.equal(alone[0], whole.flatten(0, 1)[row])
+
+
+def test_conflict_weights_by_hand() -> None:
+    tokens = step(1)
+    found = weights("conflict", tokens, positive=1.5, negative=0.25)
+    for place in places(tokens):
+        A, shared = float(tokens.advantages[place[:2]]), bool(tokens.forward[place] or tokens.backward[place])
+        assert found[place] == (1 if not shared or A == 0 else 1.5 if A > 0 else 0.25)
+
+
+@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("control", ["even", "random"])
+def test_a_control_keeps_the_weight_of_each_completion(name: str, control: str) -> None:
+    tokens = step(5)
+    own = weights(name, tokens)
+    changed = Method(token_rule=RULES[name], control=control).weigh(tokens)  # type: ignore[arg-type]
+    torch.testing.assert_close(changed.sum(dim=-1), own.sum(dim=-1))
+    for b, g in zip(*torch.nonzero(tokens.mask.any(dim=-1), as_tuple=True), strict=True):
+        real = tokens.mask[b, g]
+        if control == "even":
+            assert changed[b, g][real].unique().numel() == 1
+        else:
+            assert torch.equal(changed[b, g][real].sort().values, own[b, g][real].sort().values)
+    assert changed[~tokens.mask].eq(0).all()
+
+
+def test_random_weights_lie_elsewhere() -> None:
+    mask = torch.ones(1, 1, 200, dtype=torch.bool)
+    own = (torch.arange(200) < 100).float()[None, None]
+    noise = torch.rand(1, 1, 200, generator=torch.Generator().manual_seed(1))
+    tokens = Tokens(mask.long(), mask, torch.ones(1, 1), mask, mask, noise)
+    assert 30 < float((controlled(own, tokens, "random") * own).sum()) < 70
+
+
+def test_what_a_rule_needs() -> None:
+    assert {name: needs_of(rule) for name, rule in RULES.items()} == {
+        "conflict": "group", "top_entropy": "step", "clip_cov": "step", "entropy_advantage": "row",
+    }  # fmt: skip
+    assert Method(token_rule=partial(RULES["conflict"], positive=1.0)).needs == "group"
+    assert Method(token_rule=None).needs == "group"
+    assert Method(token_rule=lambda tokens: tokens.mask).needs == "step"
+    assert Method(token_rule=needs("row")(lambda tokens: tokens.mask)).needs == "row"
+
+
+@pytest.mark.parametrize(
+    ("rule", "said"),
+    [
+        (lambda tokens: tokens.mask[..., :1], r"gave \(3, 4, 1\); expected one number for each token, .* \(3, 4, 7\)"),
+        (lambda tokens: [1.0], "gave list; expected one number for each token"),
+        (lambda tokens: tokens.mask / 0.0, "gave an infinite weight, or one that is not a number"),
+    ],
+)
+def test_what_is_no_weight_is_an_error(rule: object, said: str) -> None:
+    with pytest.raises(RecipeError, match=rf"objective\.token_weights\.rule: {said}"):
+        Method(token_rule=rule).weigh(step(1))  # type: ignore[arg-type]
