@@ -20,6 +20,9 @@ from .kernels import token_logprobs_and_entropy as token_logprobs_and_entropy
 from .objective import LN_2 as LN_2
 from .objective import ConflictSpans as ConflictSpans
 from .objective import LossResult as LossResult
+from .objective import Ratio as Ratio
+from .objective import Rewards as Rewards
+from .objective import Tokens as Tokens
 from .objective import coefficients as coefficients
 from .objective import conflict_mask as conflict_mask
 from .objective import conflict_spans as conflict_spans
@@ -28,6 +31,7 @@ from .objective import group_advantages as group_advantages
 from .objective import importance_weights as importance_weights
 from .objective import keep_mask as keep_mask
 from .objective import mean_entropy as mean_entropy
+from .objective import needs as needs
 from .objective import policy_loss as policy_loss
 from .objective import token_shares as token_shares
 from .policy.tiny import resolve_name as resolve_name

@@ -6,7 +6,7 @@ Departures from the textbook (log_softmax over full logits, autograd behind it):
 - The vocabulary is walked in blocks with a running maximum, as flash attention walks keys. While a block's
   exponentials E exist, E @ W_block is added to the gradient accumulator. So the logits are computed once, no more than
   one block of them exists, and the gradient with respect to the hidden states is ready when the forward pass ends:
-      d logp_t / d h_t = (W[token_t] - softmax(h_t W^T) W) / temperature          (docs/objective.md, section 10)
+      d logp_t / d h_t = (W[token_t] - softmax(h_t W^T) W) / temperature          (docs/objective.md, section 11)
   One (N, H) tensor is kept for it; backward only scales its rows.
 - On CUDA products of whole rows are faster. A Triton kernel processes the rows between them (row_kernel.py).
 - The sampled token is kept out of the running sum: log p = -softplus(logsumexp(others) - z_token), and

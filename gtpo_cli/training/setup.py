@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields
 from functools import partial, wraps
 from pathlib import Path
@@ -15,11 +16,11 @@ from typing import Any
 
 import torch
 
-from gtpo_cli.errors import CheckpointError, RecipeError
+from gtpo_cli.errors import CheckpointError, GtpoError, RecipeError, translated
 from gtpo_cli.evaluation.probe import probe_entropy, right_at_first, undecided
 from gtpo_cli.job import TrainingJob
 from gtpo_cli.kernels.logprobs import factor_dtype
-from gtpo_cli.objective import Method, Rewards, Tokens, group_terms, policy_loss
+from gtpo_cli.objective import Method, Rewards, Tokens, conflict_spans, policy_loss
 from gtpo_cli.objective.advantages import RULES as ADVANTAGES
 from gtpo_cli.objective.loss import RULES as LOSSES
 from gtpo_cli.objective.token_rules import RULES as TOKEN_WEIGHTS
@@ -31,7 +32,7 @@ from gtpo_cli.recipe.schema import AdvantagesRecipe, LossRecipe, ObjectiveRecipe
 from gtpo_cli.runs.folder import RunFolder
 from gtpo_cli.runs.user_code import import_function, running
 from gtpo_cli.terminal.signals import Waiting
-from gtpo_cli.text import counted
+from gtpo_cli.text import counted, describe
 from gtpo_cli.types import CodeName
 
 
@@ -190,33 +191,33 @@ def _own_rule(name: CodeName, where: str) -> Callable[..., Any]:
 
 
 def check_rules(objective: ObjectiveRecipe) -> None:
-    """Raise RecipeError for rules that cannot be loaded, and for the user's own if they fail on a made-up step."""
+    """Run the rules on a made-up step. Raises RecipeError for one that is missing, fails, or gives something else."""
     method = method_of(objective, max_completion_tokens=8)
-    if not any(
-        isinstance(one.rule, CodeName) for one in (objective.advantages, objective.token_weights, objective.loss)
-    ):
-        return
-    draw = torch.Generator().manual_seed(0)
-    shape = (2, 4, 6)
-    ids, noise = torch.randint(9, shape, generator=draw), torch.rand(shape, generator=draw)
-    mask = torch.arange(6) < torch.tensor([[6, 5, 4, 1], [2, 6, 3, 5]])[..., None]
-    right = torch.tensor([[True, False, False, True], [False, True, False, False]])
-    scores = 10.0 * torch.stack([right.double(), torch.ones(2, 4, dtype=torch.float64)])
-    rewards = Rewards(scores.sum(dim=0), right, scores, torch.ones(2, dtype=torch.float64), ("accuracy", "format"))
-    groups = group_terms(method, completion_ids_BGT=ids, completion_mask_BGT=mask, rewards=rewards, noise_BGT=noise)
-    logprobs = -noise.masked_fill(~mask, 0.0)
-    tokens = Tokens(ids, mask, groups.advantages_BG, *groups.spans, noise, logprobs, 2.0 * noise)
-    if method.needs == "row":
-        tokens = Tokens(*(getattr(tokens, each.name).flatten(0, 1) for each in fields(Tokens)))
-    method.weigh(tokens)
-    logprobs.requires_grad_()
-    c_BGT = groups.advantages_BG.float()[..., None].expand(shape)
-    try:
-        loss = policy_loss(logprobs, c_BGT, mask, old_logprobs_BGT=0.9 * logprobs, **method.loss_arguments()).loss
-    except ValueError as error:
-        raise RecipeError(f"objective.loss.rule: {objective.loss.rule}: {error}") from error
-    if not loss.requires_grad:
-        raise RecipeError(
-            f"objective.loss.rule: {objective.loss.rule}: what it gives has no gradient; compute it from "
-            "ratio.logprobs or ratio.value"
-        )
+    draw, shape = torch.Generator().manual_seed(0), (2, 4, 6)
+    noise_BGT = torch.rand(shape, generator=draw)
+    ids_BGT = torch.randint(9, shape, generator=draw)
+    mask_BGT = torch.arange(6) < torch.tensor([[6, 5, 4, 1], [2, 6, 3, 5]])[..., None]
+    right_BG = torch.tensor([[True, False, False, True], [False, True, False, False]])
+    scores_RBG = 10.0 * torch.stack([right_BG.double(), torch.ones(2, 4, dtype=torch.float64)])
+    weights_R = torch.ones(2, dtype=torch.float64)
+    rewards = Rewards(scores_RBG.sum(dim=0), right_BG, scores_RBG, weights_R, ("accuracy", "format"))
+    with _trying("advantages", objective.advantages):
+        A_BG = method.advantages_of(rewards)
+    with _trying("token_weights", objective.token_weights):
+        spans = conflict_spans(ids_BGT, mask_BGT, A_BG)
+        tokens = Tokens(ids_BGT, mask_BGT, A_BG, *spans, noise_BGT, -3.0 * noise_BGT, 2.0 * noise_BGT)
+        if method.needs == "row":
+            tokens = Tokens(*(getattr(tokens, each.name).flatten(0, 1) for each in fields(Tokens)))
+        method.weigh(tokens)
+    with _trying("loss", objective.loss):
+        logprobs_BGT = (-noise_BGT).requires_grad_()
+        c_BGT, old_BGT = A_BG.float()[..., None].expand(shape), -1.1 * noise_BGT
+        found = policy_loss(logprobs_BGT, c_BGT, mask_BGT, old_logprobs_BGT=old_BGT, **method.loss_arguments())
+        if not found.loss.requires_grad:
+            raise ValueError("it gives nothing with a gradient; compute it from ratio.logprobs or ratio.value")
+
+
+def _trying(key: str, recipe: AdvantagesRecipe | TokenWeightsRecipe | LossRecipe) -> AbstractContextManager[None]:
+    """Turn what a rule raises, built in or not, into a RecipeError that names it."""
+    where = f"objective.{key}: {recipe.rule}" + (f" with {recipe.config}" if recipe.config else "")
+    return translated(Exception, lambda error: RecipeError(f"{where}: {describe(error)}"), passing=GtpoError)

@@ -40,12 +40,12 @@ VARIANTS = {
     "gtpo": {"filter": {"threshold": 0.15}},
     "gtpo, all that departs from it": {
         "filter": {"threshold": 0.12, "only_negative": True},
-        "conflict": {"alignment": "prefix", "negative_weight": 0.5},
-        "advantage_scale": "none", "entropy_coef": 2.0,
+        "conflict": {"alignment": "prefix"}, "token_weights": {"config": {"negative": 0.5}},
+        "advantages": {"config": {"scale": "none"}}, "entropy_coef": 2.0,
     },
     "gtpo, three iterations": {"filter": {"threshold": 0.2}, "num_iterations": 3, "clip_epsilon": 0.02},
     "gtpo's corrections on dapo": {
-        "name": "dapo", "conflict": {"enabled": True}, "filter": {"enabled": "auto", "threshold": 0.15},
+        "name": "dapo", "token_weights": {"rule": "conflict"}, "filter": {"enabled": "auto", "threshold": 0.15},
         "entropy_coef": 0.1, "num_iterations": 2,
     },
     "cispo": {"name": "cispo", "num_iterations": 2},
@@ -55,6 +55,11 @@ VARIANTS = {
         "clip": {"low": 0.02, "high": 0.03},  # with its own every completion is beyond after an update
     },
     "dr_grpo": {"name": "dr_grpo"},
+    # not top_entropy: equal tokens have equal entropies, and rounding decides which of them reach the quantile
+    "entropies of a step": {"name": "grpo", "token_weights": {"rule": "rules_here:by_entropy"}, "num_iterations": 2},
+    "entropies of a row": {
+        "name": "grpo", "token_weights": {"rule": "entropy_advantage"}, "advantages": {"rule": "quantile"},
+    },
     "grpo with KL": {"name": "grpo", "kl_coef": 0.5, "num_iterations": 2},
 }  # fmt: skip
 
@@ -238,10 +243,11 @@ def test_the_recorded_steps_have_what_the_comparison_is_about(variant: str, own_
     """Filtered and kept completions, conflict tokens of both signs, ends and truncations."""
     own = own_runs[variant]
     keep = torch.cat([result.keep_N for result in own.results])
-    weights = torch.cat([result.weights_NT.flatten() for result in own.results])
+    weights = torch.cat([result.weights_NT[result.mask_NT] for result in own.results])
     truncated = torch.cat([result.truncated_N for result in own.results])
     assert 0 < int(truncated.sum()) < len(truncated)
-    if own.recipe.objective.token_weights.rule != "none":
+    token_weights = own.recipe.objective.token_weights
+    if token_weights.rule == "conflict":
         assert 0 < int(keep.sum()) < len(keep)
-        assert {0.0, 1.0, 2.0} == set(weights.unique().tolist())
+        assert {token_weights.config.get("negative", 0.0), 1.0, 2.0} == set(weights.unique().tolist())
     assert all(bool((result.advantages_N != 0).any()) for result in own.results)

@@ -1,0 +1,130 @@
+"""Rules that a recipe names: built in, of the user's own, and a stranger's."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+from pathlib import Path
+from typing import Any
+
+import forks
+import pytest
+from commands import SIGNALLED, Run, comparable, contents, environment, metrics
+
+RULES = """
+import torch
+
+from gtpo_cli import Ratio, Rewards, Tokens, needs
+
+
+def above_half(rewards: Rewards, *, high=1.0):
+    best = rewards.total_BG.amax(dim=1, keepdim=True)
+    return high * (rewards.total_BG > best / 2).double()
+
+
+@needs("group")
+def late(tokens: Tokens, *, share=0.5):
+    place = tokens.mask.cumsum(dim=-1)
+    return (place > share * tokens.mask.sum(dim=-1, keepdim=True)).float()
+
+
+def unclipped(ratio: Ratio):
+    return ratio.value * ratio.coefficients
+
+
+def short(tokens):
+    return tokens.mask[..., :1].float()
+
+
+def fails(tokens):
+    return tokens.no_such_thing
+
+
+def without_gradient(ratio):
+    return ratio.coefficients
+"""
+SMALL = [
+    "training.max_steps=2", "training.save_every=1", "rollout.prompts_per_step=2", "rollout.group_size=6",
+    "rollout.max_completion_tokens=16", "objective.initial_entropy=0.1", "rollout.temperature=1.3",
+    "tracking.log_completions_every=1",
+]  # fmt: skip
+OWN = [
+    "objective.name=grpo", "objective.advantages={rule: 'rules.py:above_half', config: {high: 2}}",
+    "objective.token_weights={rule: 'rules.py:late', config: {share: 0.25}}", "objective.loss.rule=rules.py:unclipped",
+]  # fmt: skip
+
+
+def train(*changes: str) -> list[str]:
+    settings = [word for change in [*SMALL, *changes] for word in ("--set", change)]
+    return ["train", "--quiet", "--recipe", "tiny_arithmetic", *settings]
+
+
+def stored(run: Path, step: int) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / f"samples/step-{step:06d}.jsonl").read_text().splitlines()]
+
+
+def test_a_rule_of_ones_own_for_each_key(gtpo: Run, tmp_path: Path) -> None:
+    (tmp_path / "rules.py").write_text(RULES)
+    gtpo(*train(*OWN), "--name", "own")
+    run = tmp_path / "runs" / "own"
+    for step in (1, 2):
+        rows = stored(run, step)
+        assert len(rows) == 12
+        for first in (0, 6):
+            best = max(row["reward"] for row in rows[first : first + 6])
+            for row in rows[first : first + 6]:
+                assert row["advantage"] == 2.0 * (row["reward"] > best / 2)
+                length = len(row["tokens"])
+                assert row["lambda"] == [float(place + 1 > 0.25 * length) for place in range(length)]
+    assert "lambda of the rule rules.py:late with share 0.25" in gtpo("inspect", "runs/own").stdout
+
+
+def test_a_rule_of_the_whole_step_is_measured_and_repeated_after_a_resume(gtpo: Run, tmp_path: Path) -> None:
+    weights = "objective.token_weights={rule: clip_cov, config: {share: 0.2, low: 0}, control: random}"
+    changes = ["objective.name=grpo", weights, "rollout.steps_per_generation=2"]
+    gtpo(*train(*changes), "--name", "whole")
+    killed = [SIGNALLED, str(int(signal.SIGKILL)), "2", *train(*changes), "--name", "resumed"]
+    assert forks.run(killed, cwd=tmp_path, env=environment()).returncode == -signal.SIGKILL
+    gtpo("train", "--quiet", "--resume", "runs/resumed")
+    whole, resumed = (tmp_path / "runs" / name for name in ("whole", "resumed"))
+    assert all(row["time/weigh"] > 0 for row in metrics(whole))
+    zeros = [row["lambda"].count(0.0) for step in (1, 2) for row in stored(whole, step)]
+    assert sum(zeros) > 0
+    assert comparable(whole) == comparable(resumed)
+    assert contents(whole) == contents(resumed)
+    said = gtpo("inspect", "runs/whole").stdout
+    assert "lambda of the rule clip_cov with share 0.2, low 0, its weights on random tokens of the same" in said
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            "objective.token_weights.rule=rules.py:short",
+            r"token_weights\.rule: gave \(2, 4, 1\); expected one number for",
+        ),
+        ("objective.token_weights.rule=rules.py:fails", r"rules\.py:fails: at rules\.py:\d+ in fails: AttributeError"),
+        ("objective.token_weights.rule=rules.py:absent", r"rules\.py:absent: module rules\.py has no function absent"),
+        (
+            "objective.token_weights.config={negativ: 1}",
+            r"token_weights\.config: conflict: .*'negativ'; its keywords: pos",
+        ),
+        ("objective.token_weights.config={positive: two}", r"objective\.token_weights: conflict with .*'two'"),
+        (
+            "objective.advantages.config={scale: mad}",
+            r"objective\.advantages: group with .*scale must be 'std' or 'none'",
+        ),
+        ("objective.advantages={rule: quantile, config: {k: 2}}", r"objective\.advantages: quantile with \{'k': 2"),
+        ("objective.loss.rule=rules.py:without_gradient", r"objective\.loss: rules\.py:without_gradient: .*gradient"),
+        ("objective.loss.rule=soft", r"objective\.loss\.rule: soft does what token does as long as the ratio is 1"),
+        ("objective.loss.rule=sopft", r"objective\.loss\.rule: 'sopft' is not one of .*did you mean soft"),
+    ],
+)
+def test_a_rule_that_cannot_work_is_refused_before_weights_load(
+    gtpo: Run, tmp_path: Path, changes: str, said: str
+) -> None:
+    (tmp_path / "rules.py").write_text(RULES)
+    failed = gtpo(*train(changes), "--name", "refused", code=2)
+    assert re.search(said, " ".join(failed.stderr.split())), failed.stderr
+    assert not (tmp_path / "runs" / "refused").exists()
