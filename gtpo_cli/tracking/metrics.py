@@ -91,7 +91,7 @@ _DECLARED = (
     Metric("samples/age", "steps", None,
            "steps since the generation of the completions; only with rollout.steps_per_generation above 1"),
     Metric("ratio/mean", "1", None,
-           "mean of r = pi / pi_old (objective.ratio) over the trained tokens (those with a coefficient) and the"
+           "mean of r = pi / pi_old (objective.loss.rule) over the trained tokens (those with a coefficient) and the"
            " iterations after an update on the policy that sampled; before it r is 1, and nothing is logged"),
     Metric("ratio/max", "1", None, "largest such r"),
     Metric("ratio/clipped_share", "share", None,

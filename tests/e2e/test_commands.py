@@ -42,7 +42,10 @@ def test_help_recipes_check_and_completion_are_light_and_threads_will_not_spin(g
 def test_every_declared_metric_that_applies_is_written(gtpo: Run, tmp_path: Path) -> None:
     from gtpo_cli.tracking import METRICS
 
-    parts = ("objective.kl_coef=0.01", "objective.resample=1", "rollout.steps_per_generation=2", "data.rest_after=2")
+    parts = (
+        "objective.kl_coef=0.01", "objective.resample=1", "rollout.steps_per_generation=2", "data.rest_after=2",
+        "objective.token_weights.rule=top_entropy",
+    )  # fmt: skip
     all_parts = [word for part in parts for word in ("--set", part)]
     gtpo("train", "-q", "--recipe", "tiny_arithmetic", "--set", "run_name=all", *all_parts, *QUICK)
     ratios = {name for name in METRICS if name.startswith("ratio/")}  # from the first update after sampling on

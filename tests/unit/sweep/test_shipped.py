@@ -82,9 +82,9 @@ def test_what_the_variants_beyond_the_old_recipes_switch() -> None:
     }  # fmt: skip
     assert changes("reward_and_scale") == {
         "gtpo": {}, "gtpo_strict": {"rewards.format.mode": "strict"},
-        "gtpo_no_scale": {"objective.advantage_scale": "none"}, "grpo": GRPO | BETAS,
+        "gtpo_no_scale": {"objective.advantages.config": {"scale": "none"}}, "grpo": GRPO | BETAS,
         "grpo_strict": GRPO | BETAS | {"rewards.format.mode": "strict"},
-        "grpo_no_scale": GRPO | BETAS | {"objective.advantage_scale": "none"},
+        "grpo_no_scale": GRPO | BETAS | {"objective.advantages.config": {"scale": "none"}},
     }  # fmt: skip
     for name in ("fig2_methods", "fig4d_entropy_control", "fig5a_kl"):
         assert changes(name)["gtpo"] == {}

@@ -47,6 +47,7 @@ NAMES = [
     "rewards/errors",
     "time/sample",
     "time/reward",
+    "time/weigh",
     "time/train",
     "time/step",
     "speed/tokens_per_second",
@@ -66,7 +67,7 @@ DIRECTIONS = {
              "speed/tokens_per_second", "rewards/a_mean", "eval/math/accuracy_rate", "eval/math/strict_format_rate"},
     "less": {"completions/truncated_share", "completions/empty_share", "optim/skipped", "guard/alarms",
              "sampler/gap_mean", "sampler/gap_max", "rewards/timeouts", "rewards/errors", "time/sample", "time/reward",
-             "time/train", "time/step", "memory/peak_bytes", "eval/math/truncated_share", "eval/time"},
+             "time/weigh", "time/train", "time/step", "memory/peak_bytes", "eval/math/truncated_share", "eval/time"},
     "less in SFT": {"optim/loss"},
 }  # fmt: skip
 

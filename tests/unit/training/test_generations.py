@@ -109,8 +109,8 @@ def test_the_second_step_has_the_loss_and_gradient_of_the_naive_specification(pa
         (ours,) = gradients
         for gradient, theirs in zip(ours, matrices_first(now), strict=True):
             torch.testing.assert_close(gradient, theirs.grad, rtol=1e-3, atol=2e-5 * max(scale, 1e-3))
-        if chosen.objective.ratio != "weight":
-            assert 0 < ratios_of(result)[0].clipped_share <= (1 if chosen.objective.ratio == "sequence" else 0.99)
+        if chosen.objective.loss.rule != "weight":
+            assert 0 < ratios_of(result)[0].clipped_share <= (1 if chosen.objective.loss.rule == "sequence" else 0.99)
 
 
 def test_metrics_of_age_and_ratio(parts_for: Any) -> None:
