@@ -10,28 +10,15 @@ from typing import Any
 
 import forks
 import pytest
-from commands import SIGNALLED, Run, comparable, contents, environment, metrics
+from commands import ROOT, SIGNALLED, Run, comparable, contents, environment, metrics
 
-RULES = """
-import torch
-
-from gtpo_cli import Ratio, Rewards, Tokens, needs
-
-
-def above_half(rewards: Rewards, *, high=1.0):
-    best = rewards.total_BG.amax(dim=1, keepdim=True)
-    return high * (rewards.total_BG > best / 2).double()
-
-
-@needs("group")
-def late(tokens: Tokens, *, share=0.5):
-    place = tokens.mask.cumsum(dim=-1)
-    return (place > share * tokens.mask.sum(dim=-1, keepdim=True)).float()
-
-
-def unclipped(ratio: Ratio):
-    return ratio.value * ratio.coefficients
-
+# the example of the documentation, and what is wrong
+(EXAMPLE,) = re.findall(
+    r"```python\n(from gtpo_cli import Ratio.*?)```", (ROOT / "docs/objective.md").read_text(), re.S
+)
+RULES = (
+    EXAMPLE
+    + """
 
 def short(tokens):
     return tokens.mask[..., :1].float()
@@ -44,6 +31,7 @@ def fails(tokens):
 def without_gradient(ratio):
     return ratio.coefficients
 """
+)
 SMALL = [
     "training.max_steps=2", "training.save_every=1", "rollout.prompts_per_step=2", "rollout.group_size=6",
     "rollout.max_completion_tokens=16", "objective.initial_entropy=0.1", "rollout.temperature=1.3",
