@@ -10,6 +10,7 @@ reason; docs/engines.md lists what this cannot show (memory, speed, bfloat16, CU
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import gc
 import runpy
 import sys
@@ -102,6 +103,7 @@ def insert() -> None:
     import transformers.modeling_utils as modeling
 
     modeling.caching_allocator_warmup = lambda *_, **__: None  # asks the CUDA allocator for a block
+    _hasten_interpreter()
 
 
 class _OnCpu(TorchFunctionMode):
@@ -179,17 +181,37 @@ def fit_vllm() -> None:
     """What the CPU build does otherwise than on a GPU."""
     from vllm import _custom_ops
     from vllm.model_executor.layers import utils
+    from vllm.model_executor.models import registry
     from vllm.platforms import current_platform
     from vllm.v1.worker.cpu_worker import CPUWorker
 
     # It repacks the linear layers' weights for its own matrix product and drops the plain ones, which Unsloth shares.
     utils.check_cpu_sgl_kernel = lambda *_: False
     _custom_ops._supports_onednn = False
+    # It looks at a model's class in a process of its own, which imports vLLM again, lest CUDA starts in this one.
+    registry._run_in_subprocess = lambda look: look()
     # It has no sleep mode. Say that it has, and record where the worker would give memory back: all above the worker is
     # vLLM's own, whose scheduler pauses.
     type(current_platform).is_sleep_mode_available = lambda self: True
     CPUWorker.sleep = lambda self, level=1: calls.append("sleep")
     CPUWorker.wake_up = lambda self, tags=None: calls.append("wake")
+
+
+def _hasten_interpreter() -> None:
+    """Spare Triton's interpreter, whose time is most of the rehearsal's, what no kernel's result depends on."""
+    from triton.runtime import interpreter
+
+    # It computes integers a second time in 64 bits, and drops what it finds unless it debugs.
+    builder = interpreter.interpreter_builder
+    builder.options = dataclasses.replace(builder.options, sanitize_overflow=False)
+    own, known = interpreter._get_np_dtype, dict[str, Any]()  # which makes a table of all types whenever it is called
+
+    def np_dtype(kind: Any) -> Any:
+        if str(kind) not in known:
+            known[str(kind)] = own(kind)
+        return known[str(kind)]
+
+    interpreter._get_np_dtype = np_dtype
 
 
 def no_room_at_wake_up(times: int) -> None:

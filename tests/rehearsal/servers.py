@@ -2,8 +2,8 @@
 the other, beside the other tests.
 
 LLaMA's are those of examples/llama8b_gsm8k.ipynb. The paper's recipes are as they are but for the model's folder,
-lengths, steps and rank (and float16: Triton's interpreter has no bfloat16): NF4 weights in Unsloth's policy and in
-vLLM's engine, which share them. SmolLM2 is whole and real, where `make real-model` has made it.
+lengths, system prompt, steps and rank (and float16: Triton's interpreter has no bfloat16): NF4 weights in Unsloth's
+policy and in vLLM's engine, which share them. SmolLM2 is whole and real, where `make real-model` has made it.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ REAL = ROOT / "build" / "smollm2-135m"
 REAL_IS_HERE = (REAL / "model.safetensors").is_file()  # written last
 
 FAMILIES = {
-    "llama": ("llama8b_gsm8k", "llama-3.1", 110, {"bos_token_id": 128000, "eos_token_id": [128001, 128008, 128009]}),
-    "qwen": ("qwen3b_gsm8k", "qwen2.5", 90, {"bos_token_id": 151643, "eos_token_id": [151645, 151643]}),
-    "qwen3": ("qwen0.6b_gsm8k", "qwen2.5", 90, {"bos_token_id": 151643, "eos_token_id": [151645, 151643]}),
+    "llama": ("llama8b_gsm8k", "llama-3.1", 69, {"bos_token_id": 128000, "eos_token_id": [128001, 128008, 128009]}),
+    "qwen": ("qwen3b_gsm8k", "qwen2.5", 49, {"bos_token_id": 151643, "eos_token_id": [151645, 151643]}),
+    "qwen3": ("qwen0.6b_gsm8k", "qwen2.5", 49, {"bos_token_id": 151643, "eos_token_id": [151645, 151643]}),
 }
 COMPLETION = 6
 
@@ -121,7 +121,7 @@ def settings(family: str, folder: Path) -> list[str]:
     return changed(
         f"model.name={folder / family}", "model.dtype=float16",
         f"model.max_seq_length={prompt + 2 * COMPLETION}", "model.lora={rank: 8, alpha: 8}",
-        f"data.path={DATA}", "data.limit=200", f"data.max_prompt_tokens={prompt}",
+        f"data.path={DATA}", "data.limit=200", "data.system_prompt=Answer.", f"data.max_prompt_tokens={prompt}",
         f"rollout.max_completion_tokens={COMPLETION}", f"evaluation.max_completion_tokens={COMPLETION}",
         f"rollout.standby={'always' if family == 'llama' else 'auto'}", "evaluation.limit=30",
         "objective.probe.num_prompts=2", "training.save_every=1", "tracking.wandb.mode=off",
@@ -174,7 +174,7 @@ QWEN = {
     "sft": ["train", "--recipe", "qwen3b_gsm8k",
             *changed("run_name=sft", "training.max_steps=1", "objective.name=sft",
                      "objective.entropy_coef=0", "optimizer.betas=[0.9, 0.95]", "training.keep_best=optim/loss",
-                     "rollout.max_completion_tokens=80", "model.max_seq_length=180")],
+                     "rollout.max_completion_tokens=80", "model.max_seq_length=139")],
 }  # fmt: skip
 QWEN3 = {  # two prompts: vLLM puts its generator back where a step's prompts come in parts, and a CPU's cannot go back
     "train": ["train", "--recipe", "qwen0.6b_gsm8k",

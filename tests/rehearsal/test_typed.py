@@ -25,7 +25,7 @@ def test_train_on_llama(servers: dict[str, Server]) -> None:
     recipe = load_recipe("llama8b_gsm8k")
     assert engine_of(done.calls) | {"max_num_batched_tokens": ""} == {
         "gpu_memory_utilization": str(recipe.rollout.gpu_memory_utilization * 79 / 80),  # of what is free
-        "max_model_len": str(110 + 2 * COMPLETION),
+        "max_model_len": str(69 + 2 * COMPLETION),
         "quantization": "bitsandbytes",
         "enable_sleep_mode": "True",
         "dtype": "torch.float16",
