@@ -30,6 +30,7 @@ LIBRARIES = (
     "transformers.models.auto.tokenization_auto", "peft", "math_verify", "matplotlib.figure", "rich.console",
     "matplotlib.backends.backend_agg", "matplotlib.backends.backend_svg", "typer.main", "typer._completion_classes",
     "pydantic.dataclasses", "pydantic.root_model", "pydantic.type_adapter", "transformers.conversion_mapping",
+    "tabulate", "packaging.requirements", "PIL.PngImagePlugin",
 )  # fmt: skip
 BESIDE = "GTPO_TESTS_IMPORT"  # modules that a server imports beside these
 WITH_TRL = {"CI": "1", "OMP_NUM_THREADS": "1", BESIDE: "trl.trainer.grpo_trainer"}  # of TRL's tests
@@ -43,7 +44,8 @@ class Command:
     """A command that runs: what the tests need of subprocess.Popen; it has ended only when `wait` was called.
 
     `command` is the file of a Python program, or `python -m MODULE`, and its arguments. Libraries read `env` when they
-    are imported: each has servers of its own. `more` is set in the process itself, for what is read later.
+    are imported: each has servers of its own. `more` is set in the process itself, for what is read later; None
+    removes a name. `terminal`: the device that is its streams and that it belongs to.
     """
 
     def __init__(
@@ -52,8 +54,9 @@ class Command:
         *,
         cwd: Path,
         env: dict[str, str],
-        more: dict[str, str] | None = None,
+        more: dict[str, str | None] | None = None,
         input: bytes = b"",
+        terminal: str = "",
     ) -> None:
         self._idle = _idle.setdefault(frozenset(env.items()), [])
         self._server = self._idle.pop() if self._idle else _started(env)
@@ -62,8 +65,8 @@ class Command:
         files["stdin"].write_bytes(input)
         for name in ("stdout", "stderr"):  # also there where it is killed before it has opened them
             files[name].touch()
-        streams = {name: str(file) for name, file in files.items()}
-        request = {"command": command, "cwd": str(cwd), "more": more or {}, **streams}
+        streams = {name: terminal or str(file) for name, file in files.items()}
+        request = {"command": command, "cwd": str(cwd), "more": more or {}, "terminal": terminal, **streams}
         assert self._server.stdin is not None
         self._server.stdin.write(json.dumps(request) + "\n")
         self._server.stdin.flush()
@@ -138,6 +141,9 @@ def _say(number: int) -> None:
 
 
 def _become(request: dict[str, Any]) -> None:
+    if request["terminal"]:
+        os.setsid()  # the terminal that it opens then is its own
+        sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     for number, name in enumerate(STREAMS):
         file = os.open(request[name], os.O_RDONLY if number == 0 else os.O_WRONLY)
         os.dup2(file, number)
@@ -146,7 +152,8 @@ def _become(request: dict[str, Any]) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell in the background ignores it,
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # and nohup this one
     os.chdir(request["cwd"])
-    os.environ.update(request["more"])
+    for name, value in request["more"].items():
+        os.environ.pop(name, None) if value is None else os.environ.update({name: value})
     program, *arguments = request["command"]
     try:
         if program == sys.executable:

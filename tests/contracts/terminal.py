@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import io
+import os
 import signal
+import termios
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import forks
 import pexpect
 import pyte
 from commands import GTPO, environment
+from pexpect.fdpexpect import fdspawn
 
 SCROLLED = 10_000  # lines above the screen that are kept, far more than any command writes
 
@@ -24,14 +29,18 @@ class Terminal:
     def __init__(
         self, folder: Path, arguments: list[str], *, columns: int = 80, lines: int = 24, kind: str = "xterm-256color"
     ) -> None:
-        size = {name: value for name, value in environment().items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
         self._size = columns, lines
         self._written = io.StringIO()
-        self._command: Any = pexpect.spawn(
-            GTPO[0], arguments, cwd=str(folder), env=size | {"TERM": kind}, dimensions=(lines, columns),
-            encoding="utf-8", timeout=180, preexec_fn=_listen,
-        )  # fmt: skip
-        self._command.logfile_read = self._written
+        ours, its = os.openpty()
+        termios.tcsetwinsize(its, (lines, columns))
+        more = {"COLUMNS": None, "LINES": None, "NO_COLOR": None, "TERM": kind}
+        device = os.ttyname(its)
+        self._command = forks.Command([*GTPO, *arguments], cwd=folder, env=environment(), more=more, terminal=device)
+        while str(Path(f"/proc/{self._command.pid}/fd/2").readlink()) != device:  # it opens the error stream last
+            time.sleep(0.01)
+        os.close(its)
+        self._reader: Any = fdspawn(ours, encoding="utf-8", timeout=180)
+        self._reader.logfile_read = self._written
 
     @property
     def raw(self) -> str:
@@ -39,19 +48,25 @@ class Terminal:
 
     def wait_for(self, pattern: str) -> None:
         """Read until what was written since the last match matches."""
-        self._command.expect(pattern)
+        self._reader.expect(pattern)
 
     def type(self, keys: str) -> None:
-        self._command.send(keys)
+        self._reader.send(keys)
 
     def finish(self) -> int:
         """Read to the end; the exit code, or minus the signal."""
-        self._command.expect(pexpect.EOF)
-        self._command.close()
-        return int(self._command.exitstatus if self._command.signalstatus is None else -self._command.signalstatus)
+        self._reader.expect(pexpect.EOF)
+        return self._ended()
 
     def kill(self) -> None:
-        self._command.close(force=True)
+        """Where it has not ended."""
+        if not self._reader.closed:
+            os.kill(self._command.pid, signal.SIGKILL)
+            self._ended()
+
+    def _ended(self) -> int:
+        self._reader.close()
+        return self._command.wait().returncode
 
     def screen(self) -> pyte.HistoryScreen:
         """The screen after all that was written, with what has scrolled off it."""
@@ -70,7 +85,3 @@ class Terminal:
 
 
 OnTerminal = Callable[..., Terminal]  # (*arguments, **settings): started in the folder of the test
-
-
-def _listen() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a test run in the background of a shell has it ignored

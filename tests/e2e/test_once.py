@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
+import forks
 import pytest
 from commands import environment
 from policy_contract import save_model
@@ -47,10 +46,9 @@ def test_engines_configuration_tokenizer_and_data_are_found_once(builtin: bool, 
         "data.system_prompt=null",
     ]
     settings = [part for setting in (*model, *SMALL) for part in ("--set", setting)]
-    done = subprocess.run(
-        [sys.executable, "-c", COUNTED, "train", "-q", "--recipe", "tiny_arithmetic", *settings],
-        cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    (tmp_path / "counted.py").write_text(COUNTED)
+    command = [str(tmp_path / "counted.py"), "train", "-q", "--recipe", "tiny_arithmetic", *settings]
+    done = forks.run(command, cwd=tmp_path, env=environment())
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1]) == {
         "AutoConfig.from_pretrained": 1,

@@ -131,7 +131,13 @@ def test_export(on_terminal: OnTerminal) -> None:
 
 
 def test_sweep(on_terminal: OnTerminal, tmp_path: Path) -> None:
-    short = {"training.max_steps": 2, "data.limit": 64, "objective.initial_entropy": 0.16, "tracking.wandb.mode": "off"}
+    short = {
+        "training.max_steps": 1,
+        "rollout.prompts_per_step": 2,
+        "data.limit": 64,
+        "objective.initial_entropy": 0.16,
+        "tracking.wandb.mode": "off",
+    }
     sweep = {
         "about": "two",
         "recipe": "tiny_arithmetic",
