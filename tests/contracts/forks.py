@@ -22,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,7 @@ class Command:
         *,
         cwd: Path,
         env: dict[str, str],
-        more: dict[str, str | None] | None = None,
+        more: Mapping[str, str | None] | None = None,
         input: bytes = b"",
         terminal: str = "",
     ) -> None:
@@ -66,7 +67,7 @@ class Command:
         for name in ("stdout", "stderr"):  # also there where it is killed before it has opened them
             files[name].touch()
         streams = {name: terminal or str(file) for name, file in files.items()}
-        request = {"command": command, "cwd": str(cwd), "more": more or {}, "terminal": terminal, **streams}
+        request = {"command": command, "cwd": str(cwd), "more": dict(more or {}), "terminal": terminal, **streams}
         assert self._server.stdin is not None
         self._server.stdin.write(json.dumps(request) + "\n")
         self._server.stdin.flush()
