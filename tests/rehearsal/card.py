@@ -190,6 +190,9 @@ def fit_vllm() -> None:
     _custom_ops._supports_onednn = False
     # It looks at a model's class in a process of its own, which imports vLLM again, lest CUDA starts in this one.
     registry._run_in_subprocess = lambda look: look()
+    # The least that can be asked for is a GiB of cache, which each start fills with zeros. A tenth is enough here.
+    own = CPUWorker.determine_available_memory
+    CPUWorker.determine_available_memory = lambda self: own(self) // 10
     # It has no sleep mode. Say that it has, and record where the worker would give memory back: all above the worker is
     # vLLM's own, whose scheduler pauses.
     type(current_platform).is_sleep_mode_available = lambda self: True
