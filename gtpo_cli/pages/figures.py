@@ -103,7 +103,7 @@ def write_charts(charts: Sequence[Chart], folder: Path) -> None:
     for chart in charts:
         what = f"the chart {one_line(chart.title)} cannot be drawn from the run's figures"
         with guarded(lambda why, what=what: EvaluationError(f"{what} ({why}); was metrics.jsonl changed?")):  # type: ignore[misc]
-            svg, png = file_svg(chart).encode(), file_png(chart)
+            svg, png = chart_files(chart)
         write_aside(folder / f"{chart.name}.svg", svg)
         write_aside(folder / f"{chart.name}.png", png)
 
@@ -111,21 +111,17 @@ def write_charts(charts: Sequence[Chart], folder: Path) -> None:
 # -- output -----------------------------------------------------------------------------------------------------------
 
 
-def file_svg(chart: Chart) -> str:
-    """Return the chart as an SVG file, black on transparent."""
-    stream = io.StringIO()
+def chart_files(chart: Chart) -> tuple[bytes, bytes]:
+    """Return the chart as an SVG file, black on transparent, and as a PNG with 300 dots per inch on white."""
+    svg, png = io.BytesIO(), io.BytesIO()
     # Text stays text, equal drawings give equal bytes, and long curves keep only visible detail.
     with _style({"svg.fonttype": "none", "svg.hashsalt": "gtpo", "path.simplify_threshold": 1.0}):
-        chart.draw().savefig(stream, format="svg", metadata={"Date": None, "Creator": None})
-    return stream.getvalue()
-
-
-def file_png(chart: Chart) -> bytes:
-    """Return the chart as a PNG with 300 dots per inch on white."""
-    stream = io.BytesIO()
-    with _style({}):
-        chart.draw().savefig(stream, format="png", dpi=300, facecolor="white", metadata={"Software": None})
-    return stream.getvalue()
+        figure = chart.draw()
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")  # it is laid out now; each savefig would do it again, which takes longest
+        figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
+        figure.savefig(png, format="png", dpi=300, facecolor="white", metadata={"Software": None})
+    return svg.getvalue(), png.getvalue()
 
 
 # -- drawing ----------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gtpo_cli.pages.figures import Chart, Series, Values, file_png
+from gtpo_cli.pages.figures import Chart, Series, Values, chart_files
 from gtpo_cli.pages.run_charts import COLOURS, CURVES, STYLES
 from gtpo_cli.runs.folder import RunFolder
 from gtpo_cli.tracking import read_metrics
@@ -40,7 +40,7 @@ def main() -> None:
     title = f"{curve.title}, means over {options.window} steps"
     unit = None if curve.share else curve.title.lower()
     chart = Chart(curve.name, title, "", "step", curve.metric, unit, tuple(lines), curve.line)
-    options.picture.write_bytes(file_png(chart))
+    options.picture.write_bytes(chart_files(chart)[1])
     for line in lines:
         shown = (f"{100 * y:.0f}" if curve.share else f"{y:.3f}" for y in line.y)
         print(f"| {line.label} | {' | '.join(shown)} |")
