@@ -36,7 +36,7 @@ REAL_IS_HERE = (REAL / "model.safetensors").is_file()  # written last
 FAMILIES = {
     "llama": ("llama8b_gsm8k", "llama-3.1", 69, {"bos_token_id": 128000, "eos_token_id": [128001, 128008, 128009]}),
     "qwen": ("qwen3b_gsm8k", "qwen2.5", 49, {"bos_token_id": 151643, "eos_token_id": [151645, 151643]}),
-    "qwen3": ("qwen0.6b_gsm8k", "qwen2.5", 49, {"bos_token_id": 151643, "eos_token_id": [151645, 151643]}),
+    "qwen3": ("qwen0.6b_gsm8k", "qwen2.5", 90, {"bos_token_id": 151643, "eos_token_id": [151645, 151643]}),
 }
 COMPLETION = 6
 
