@@ -28,12 +28,13 @@ def shared() -> Path:
 
 @pytest.fixture
 def gtpo(tmp_path: Path) -> Run:
-    """gtpo("train", "--quiet") -> the finished process, with text output. Fails the test on an unexpected exit code."""
+    """gtpo("train", "--quiet") -> the finished process, with text output. Fails the test on an unexpected exit code.
+    `env` is set in the process itself: it is for what no library reads when it is imported."""
 
     def run(
         *arguments: str, code: int = 0, timeout: float = 300, env: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
-        done = forks.run([*GTPO, *arguments], cwd=tmp_path, timeout=timeout, env=environment() | dict(env or {}))
+        done = forks.run([*GTPO, *arguments], cwd=tmp_path, timeout=timeout, env=environment(), more=dict(env or {}))
         assert done.returncode == code, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done
 
