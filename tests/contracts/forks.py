@@ -3,8 +3,8 @@
 A short command spends most of its time importing torch and transformers. Here that is done once: `run` asks a server
 (this file as a program), which forks a process for each command. That process has the arguments, folder, streams and
 exit code of one started anew, and it imports gtpo's own modules itself, in the order in which the command needs them.
-`Command` is one that goes on beside the test, which may kill it. What is about starts, limits and streams starts a
-process of its own (subprocess, commands.GTPO).
+`Command` is one that goes on beside the test, which may kill it; with `terminal` it has one of its own. What is about
+starts, limits and redirected streams starts a process of its own (subprocess, commands.GTPO).
 """
 
 from __future__ import annotations

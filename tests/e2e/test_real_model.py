@@ -54,10 +54,10 @@ def test_it_answers_sums() -> None:
 
 @needs_model
 def test_the_demonstration_typed(gtpo: Run, tmp_path: Path) -> None:
-    """One step each of what make demo-real does in full."""
-    one = ["--set", "training.max_steps=1"]
+    """One small step each of what make demo-real does in full."""
+    one = ["--set", "training.max_steps=1", "--set", "rollout.prompts_per_step=2"]
     gtpo("train", "--recipe", "smollm135m_words_sft", "--set", f"model.name={MODEL}", *one)
-    less = ("rollout.prompts_per_step=2", "rollout.group_size=2", "objective.probe.num_prompts=2")
+    less = ("rollout.group_size=2", "objective.probe.num_prompts=2", "rollout.max_completion_tokens=24")
     small = [part for setting in less for part in ("--set", setting)]
     done = gtpo(
         "train", "--recipe", "smollm135m_words", "--from", "runs/smollm135m_words_sft", *one, *small, "--name", "gtpo"
@@ -72,5 +72,6 @@ def test_the_demonstration_typed(gtpo: Run, tmp_path: Path) -> None:
     assert [line["question"] for line in lines] == [problem.question for problem in asked]
     assert "word_problems test: 2 problems, 2 completions each" in done.stdout
     assert len(list((tmp_path / "runs" / "gtpo" / "evaluation" / "word_problems").glob("base-*"))) == 1
-    untrained = gtpo("eval", str(MODEL), "--recipe", "smollm135m_words", "--limit", "1", "--pass-k", "1")
+    short = ("--set", "evaluation.max_completion_tokens=24")
+    untrained = gtpo("eval", str(MODEL), "--recipe", "smollm135m_words", "--limit", "1", "--pass-k", "1", *short)
     assert "word_problems test: 1 problem, 1 completion each" in untrained.stdout
