@@ -57,7 +57,7 @@ def test_objective_name_sets_the_switches(
 
 
 def test_what_is_written_wins_over_the_objectives_defaults() -> None:
-    document = SMALLEST | {"objective": {"name": "grpo", "conflict": {"enabled": True}}}
+    document = SMALLEST | {"objective": {"name": "grpo", "token_weights": {"rule": "conflict"}}}
     recipe = build_recipe(document, ["objective.entropy_coef=0.5"], where="r.yaml")
     assert recipe.objective.token_weights.rule == "conflict"
     assert recipe.objective.entropy_coef == 0.5

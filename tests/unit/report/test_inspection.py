@@ -81,11 +81,10 @@ def test_a_token_is_in_a_span_exactly_where_all_tokens_up_to_it_have_partners(
 
 
 def test_the_reasons_say_who_shares_it_and_where(position: InspectedStep) -> None:
-    conflict = position.objective.conflict
     seen = set()
     for group in position.groups:
         for completion in group.completions:
-            reasons = group.reasons(completion, conflict)
+            reasons = group.reasons(completion, position.objective)
             for place, (token, why) in enumerate(zip(completion.tokens, reasons, strict=True)):
                 if completion.advantage == 0:
                     assert why.startswith("A = 0")
@@ -227,11 +226,16 @@ def test_the_page_holds_every_token_with_its_figures(position: InspectedStep) ->
 def test_switches_are_said_truly(tmp_path: Path) -> None:
     grpo = read_step(trained(tmp_path / "grpo", "objective.name=grpo"))
     assert {token.weight for g in grpo.groups for c in g.completions for token in c.tokens} == {1.0}
-    assert "conflict correction is off" in plain(grpo)
-    reasons = grpo.groups[0].reasons(grpo.groups[0].completions[0], grpo.objective.conflict)
-    assert set(reasons) == {"conflict correction is off: every lambda is 1"}
+    assert "no rule for token weights: lambda is 1 everywhere" in plain(grpo)
+    reasons = grpo.groups[0].reasons(grpo.groups[0].completions[0], grpo.objective)
+    assert set(reasons) == {"no rule for token weights: every lambda is 1"}
     gentle = read_step(trained(tmp_path / "gentle", "objective.token_weights.config={positive: 1.5, negative: 0.5}"))
     assert "lambda in conflict spans: 0.5 where A < 0, 1.5 where A > 0" in plain(gentle)
+    rule = "objective.token_weights={rule: top_entropy, config: {share: 0.5}, control: even}"
+    other = read_step(trained(tmp_path / "other", rule))
+    said = "the rule top_entropy{}, its weights spread evenly over each completion"
+    assert f"lambda of {said.format(' with share 0.5')}" in plain(other)
+    assert set(other.groups[0].reasons(other.groups[0].completions[0], other.objective)) == {said.format("")}
 
 
 def test_what_is_not_there(position: InspectedStep, tmp_path: Path) -> None:

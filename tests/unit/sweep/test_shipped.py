@@ -77,14 +77,16 @@ def test_what_the_variants_beyond_the_old_recipes_switch() -> None:
     assert changes("conflict_variants") == {
         "gtpo": {}, "prefix": {"objective.conflict.alignment": "prefix"},
         "all_positions": {"objective.conflict.alignment": "anywhere"},
-        "weights_0_1": {"objective.token_weights.config": {"positive": 1.0}},
-        "weights_0.5_1.5": {"objective.token_weights.config": {"positive": 1.5, "negative": 0.5}},
+        "weights_0_1": {"objective.token_weights.config.positive": 1.0},
+        "weights_0.5_1.5": {
+            "objective.token_weights.config.positive": 1.5, "objective.token_weights.config.negative": 0.5,
+        },
     }  # fmt: skip
     assert changes("reward_and_scale") == {
         "gtpo": {}, "gtpo_strict": {"rewards.format.mode": "strict"},
-        "gtpo_no_scale": {"objective.advantages.config": {"scale": "none"}}, "grpo": GRPO | BETAS,
+        "gtpo_no_scale": {"objective.advantages.config.scale": "none"}, "grpo": GRPO | BETAS,
         "grpo_strict": GRPO | BETAS | {"rewards.format.mode": "strict"},
-        "grpo_no_scale": GRPO | BETAS | {"objective.advantages.config": {"scale": "none"}},
+        "grpo_no_scale": GRPO | BETAS | {"objective.advantages.config.scale": "none"},
     }  # fmt: skip
     for name in ("fig2_methods", "fig4d_entropy_control", "fig5a_kl"):
         assert changes(name)["gtpo"] == {}
