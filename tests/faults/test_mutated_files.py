@@ -76,7 +76,7 @@ def look(run: Path, changed: Path | None = None) -> Iterator[Reader]:
         render_inspection(step)
         console = Console(file=io.StringIO(), width=80)
         print_step(console, step, step.choose(None))
-        print_tokens(console, step.groups[0], step.groups[0].completions[0], step.objective.conflict)
+        print_tokens(console, step.groups[0], step.groups[0].completions[0], step.objective)
 
     yield report
     if part != "evaluation":

@@ -56,7 +56,7 @@ VARIANTS = {
     },
     "dr_grpo": {"name": "dr_grpo"},
     # not top_entropy: equal tokens have equal entropies, and rounding decides which of them reach the quantile
-    "entropies of a step": {"name": "grpo", "token_weights": {"rule": "rules_here:by_entropy"}, "num_iterations": 2},
+    "entropies of a step": {"name": "grpo", "token_weights": {"rule": "rules_here:by_entropy"}},
     "entropies of a row": {
         "name": "grpo", "token_weights": {"rule": "entropy_advantage"}, "advantages": {"rule": "quantile"},
     },
