@@ -61,7 +61,7 @@ def quantile(rewards: Rewards, *, k: float = 0.4) -> Tensor:
 
 
 def maximum_likelihood(rewards: Rewards) -> Tensor:
-    """Follow the likelihood of a right answer to first order and beyond (MaxRL, arXiv 2602.02710, Eq. 10).
+    """Learn most from problems that are seldom solved (MaxRL, arXiv 2602.02710).
 
         A_i = (R_i - mean(R)) / mean(R); 0 if no reward of the group is positive
 
@@ -88,7 +88,7 @@ def each_reward(rewards: Rewards) -> Tensor:
         a_i = sum_r w_r (R_ri - mean(R_r)) / (std(R_r) + 1e-4)      within the group
         A_i = (a_i - mean(a)) / (std(a) + 1e-4)                     over the step
 
-    GDPO, arXiv 2601.05242, Eq. 4 to 6.
+    GDPO, arXiv 2601.05242.
     """
     scores_RBG = rewards.scores_RBG
     centred_RBG = scores_RBG - scores_RBG.mean(dim=-1, keepdim=True)

@@ -74,7 +74,10 @@ class Method(NamedTuple):
         return "group" if self.token_rule is None else needs_of(self.token_rule)
 
     def weigh(self, tokens: Tokens) -> Tensor:
-        """Return lambda, float32 and 0 at padding. Raises RecipeError if a rule gives something else."""
+        """Return lambda, float32 and 0 at padding. Raises RecipeError if a rule gives something else.
+
+        Only where the model itself gave numbers that are not finite may lambda be none either: that step is skipped.
+        """
         if self.token_rule is None:
             return tokens.mask.float()
         given = self.token_rule(tokens)
@@ -85,7 +88,8 @@ class Method(NamedTuple):
                 f"shape {tuple(tokens.mask.shape)}"
             )
         weights = given.detach().float().masked_fill(~tokens.mask, 0.0)
-        if not bool(torch.isfinite(weights).all()):
+        measured = [given[tokens.mask] for given in (tokens.logprobs, tokens.entropy) if given is not None]
+        if not bool(torch.isfinite(weights).all()) and all(bool(torch.isfinite(given).all()) for given in measured):
             raise RecipeError("objective.token_weights.rule: gave an infinite weight, or one that is not a number")
         return controlled(weights, tokens, self.control)
 

@@ -88,7 +88,7 @@ def weight(ratio: Ratio) -> TokenObjective:
 def geometric(ratio: Ratio) -> TokenObjective:
     """s c, s = exp(mean_t ln r'_t), where ln r' is ln r, clipped at `high` where c > 0 and at -`low` where c < 0.
 
-    GMPO, arXiv 2507.20673, Eq. 4. The range is one of logarithms there: 0.4. As in `sequence` the gradient is that of
+    GMPO, arXiv 2507.20673. The range is one of logarithms there: 0.4. As in `sequence` the gradient is that of
     each token's own log-probability, 0 where it is clipped, so that token weights keep their places.
     """
     low, high = ratio.clip
@@ -101,7 +101,7 @@ def geometric(ratio: Ratio) -> TokenObjective:
 def soft(ratio: Ratio, *, positive: float = 1.0, negative: float = 1.05) -> TokenObjective:
     """4 / tau sigmoid(tau (r - 1)) c, tau = `positive` where c > 0, else `negative`: a gate instead of the clip.
 
-    SAPO, arXiv 2511.20347, Eq. 5 and 6.
+    SAPO, arXiv 2511.20347.
     """
     r = ratio.value
     tau = torch.full_like(r, negative).masked_fill(ratio.coefficients > 0, positive)

@@ -70,7 +70,7 @@ def conflict(tokens: Tokens, *, positive: float = 2.0, negative: float = 0.0) ->
 
 @needs("step")
 def top_entropy(tokens: Tokens, *, share: float = 0.2) -> Tensor:
-    """Train only the tokens with the highest entropies of the step (arXiv 2506.01939, Eq. 5).
+    """Train only the tokens with the highest entropies of the step (arXiv 2506.01939).
 
     lambda = 1 if H >= tau, else 0;   tau the (1 - share) quantile of H over all tokens of the step
     """
@@ -83,7 +83,7 @@ def top_entropy(tokens: Tokens, *, share: float = 0.2) -> Tensor:
 
 @needs("step")
 def clip_cov(tokens: Tokens, *, share: float = 2e-4, low: float = 1.0, high: float = 5.0) -> Tensor:
-    """Give no gradient to a few tokens with a large covariance (Clip-Cov, arXiv 2505.22617, Eq. 10 to 12).
+    """Give no gradient to a few tokens with a large covariance (Clip-Cov, arXiv 2505.22617).
 
     cov = (ln pi - mean ln pi) (A - mean A), means over all tokens of the step
     lambda = 0 for max(1, floor(share x tokens)) tokens, drawn from those with low < cov < high; else 1
@@ -102,7 +102,7 @@ def clip_cov(tokens: Tokens, *, share: float = 2e-4, low: float = 1.0, high: flo
 
 @needs("row")
 def entropy_advantage(tokens: Tokens, *, alpha: float = 0.4, kappa: float = 2.0) -> Tensor:
-    """Raise the advantage of uncertain tokens (arXiv 2506.14758, Eq. 5 and 6).
+    """Raise the advantage of uncertain tokens (arXiv 2506.14758).
 
         lambda A = A + min(alpha H, |A| / kappa)
 

@@ -500,6 +500,12 @@ class Recipe(Section):
                 f"objective.clip.high: {objective.clip.high:g} would shrink every weight, since weights start at 1; "
                 "with loss.rule: weight it is the bound itself, so use 1 or more (CISPO: 5)"
             )
+        weights = objective.token_weights
+        if weights.rule == "none" and (weights.config or weights.control != "none") and objective.name != "sft":
+            problems.append(
+                "objective.token_weights: config and control belong to a rule, and the rule is none; name a rule, or "
+                "remove them"
+            )
         once = objective.num_iterations == self.rollout.steps_per_generation == 1
         if objective.loss.rule in ("geometric", "soft") and once:
             problems.append(

@@ -59,7 +59,9 @@ def loss_settings(objective: ObjectiveRecipe) -> dict[str, Any]:
     rule, advantages = objective.loss.rule, objective.advantages
     problems = []
     if rule not in ("token", "sequence", "weight"):
-        problems.append(f"objective.loss.rule: {rule} is not here a loss of TRL; use gtpo's own loop")
+        problems.append(
+            f"objective.loss.rule: {rule}: TRL's trainer runs only token, sequence and weight; use gtpo's own loop"
+        )
     if rule == "weight" and objective.average != "token":
         problems.append(
             "objective.loss.rule: weight works in TRL only with average: token (its cispo loss); use that, or gtpo's "

@@ -51,7 +51,7 @@ def test_quantile_subtracts_the_smallest_reward_that_enough_do_not_exceed(seed: 
 
 
 def test_quantile_has_two_regimes() -> None:
-    """p <= 1 - K rewards what is right and leaves the rest alone; p > 1 - K punishes what is wrong (Section 3.2)."""
+    """p <= 1 - K rewards what is right and leaves the rest alone; p > 1 - K punishes what is wrong."""
     hard, easy = advantages("quantile", binary([[1, 0, 0, 0, 0], [1, 1, 1, 1, 0]]), k=0.4)
     assert hard[0] > 0
     assert hard[1:] == [0.0] * 4

@@ -25,7 +25,7 @@ def batch(seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def gmpo(logps: list[Tensor], old: list[float], c: float) -> Tensor:
-    """|prod_t min(r^s, clip(r)^s)|^(1/|o|) A with s = sgn(A), clip from e^-0.4 to e^0.4: Eq. 4 and its listing."""
+    """|prod_t min(r^s, clip(r)^s)|^(1/|o|) A with s = sgn(A), clip from e^-0.4 to e^0.4 (2507.20673)."""
     sign = 1.0 if c > 0 else -1.0
     total = torch.zeros((), dtype=torch.float64)
     for logp, before in zip(logps, old, strict=True):
@@ -35,7 +35,7 @@ def gmpo(logps: list[Tensor], old: list[float], c: float) -> Tensor:
 
 
 def sapo(logps: list[Tensor], old: list[float], c: float) -> Tensor:
-    """mean_t f(r_t) A, f(r) = 4 / tau sigmoid(tau (r - 1)), tau 1 where A > 0, else 1.05: Eq. 5 and 6."""
+    """mean_t f(r_t) A, f(r) = 4 / tau sigmoid(tau (r - 1)), tau 1 where A > 0, else 1.05 (2511.20347)."""
     tau = 1.0 if c > 0 else 1.05
     terms = [
         4 / tau / (1 + torch.exp(-tau * (torch.exp(logp - before) - 1))) * c

@@ -81,6 +81,13 @@ def test_a_bound_of_the_weight_below_1_is_refused() -> None:
     assert recipe("objective.loss.rule=weight", "objective.clip.high=1").objective.clip.high == 1.0
 
 
+def test_keywords_and_a_control_without_a_rule_are_refused_not_ignored() -> None:
+    for ignored in ("config={positive: 3}", "control=even"):
+        with pytest.raises(RecipeError, match=r"objective\.token_weights: config and control belong to a rule, and"):
+            recipe("objective.name=grpo", f"objective.token_weights.{ignored}")
+        assert recipe(f"objective.token_weights.{ignored}").objective.token_weights.rule == "conflict"
+
+
 def test_a_length_penalty_alone_is_a_reward() -> None:
     off = ["rewards.format.weight=0", "rewards.accuracy.weight=0"]
     assert recipe(*off, "rewards.length.weight=1").rewards.length.weight == 1.0

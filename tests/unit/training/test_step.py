@@ -567,11 +567,13 @@ def spoiled_forward(parts: StepParts) -> None:
     parts.policy.model.model.norm.register_forward_hook(spoil)
 
 
+@pytest.mark.parametrize("rule", ["conflict", "entropy_advantage", "top_entropy", "clip_cov"])
 @pytest.mark.parametrize(
     ("spoil", "what"), [(spoiled_gradient, "the gradient"), (spoiled_forward, "a log-probability")]
 )
-def test_a_step_that_is_not_finite_changes_nothing(parts_for: Any, spoil: Any, what: str) -> None:
-    parts = parts_for(recipe("objective.num_iterations=2", "objective.filter.enabled=never"))
+def test_a_step_that_is_not_finite_changes_nothing(parts_for: Any, spoil: Any, what: str, rule: str) -> None:
+    rules = f"objective.token_weights.rule={rule}"
+    parts = parts_for(recipe("objective.num_iterations=2", "objective.filter.enabled=never", rules))
     before, rate = weights(parts), parts.updater.learning_rate
     spoil(parts)
     clock = Stopwatch()
