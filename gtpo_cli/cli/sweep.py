@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -14,7 +15,7 @@ from gtpo_cli.recipe import read_mapping, shipped_sweeps
 from gtpo_cli.terminal.signals import duration
 from gtpo_cli.terminal.streams import output_is_extra
 from gtpo_cli.text import counted
-from gtpo_cli.tools.sweep.spec import Sweep, as_overrides, load_sweep
+from gtpo_cli.tools.sweep.spec import Sweep, as_overrides, chooses, load_sweep
 
 EXIT_FAILED = 1
 
@@ -41,7 +42,12 @@ def sweep(
     only: Annotated[str | None, typer.Option(metavar="A,B", help="Only these variants.")] = None,
     seeds: Annotated[str | None, typer.Option(metavar="1,2,3", help="These seeds instead of the file's.")] = None,
     set_: SetOption = None,
-    jobs: Annotated[int, typer.Option("--jobs", "-j", metavar="N", help="Runs at the same time.", min=1, max=1024)] = 1,
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            "--jobs", "-j", metavar="N", help="Runs at the same time (default: the file's, or 1).", min=1, max=1024
+        ),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="The sweep's folder (default: runs/sweeps/NAME[-RECIPE]).")
     ] = None,
@@ -64,11 +70,13 @@ def sweep(
         return
     from gtpo_cli.tools.sweep.execute import execute
 
-    loaded = load_sweep(
-        name, recipe=recipe, overrides=set_ or (), folder=out, seeds=_seeds(seeds),
+    load = partial(
+        load_sweep, name, recipe=recipe, overrides=set_ or (), folder=out, seeds=_seeds(seeds),
         only=tuple(only.split(",")) if only else None,
     )  # fmt: skip
-    options = {"--recipe": recipe, "--only": only, "--seeds": seeds, "--jobs": jobs if jobs > 1 else None, "--out": out}
+    loaded = load()
+    options = {"--recipe": recipe, "--only": only, "--seeds": seeds, "--jobs": jobs, "--out": out}
+    jobs = jobs or loaded.file.jobs
     command = [name, *(str(part) for pair in options.items() if pair[1] is not None for part in pair), *as_typed(set_)]
     command += ["--quiet"] * quiet
     if dry_run:
@@ -76,16 +84,19 @@ def sweep(
         suggest("sweep", *command, comment=True)
         return
     output_is_extra()
-    print(f"sweep {loaded.name}: {counted(len(loaded.runs), 'run')} in {loaded.folder}", flush=True)
+    print(f"sweep {loaded.name}: {counted(loaded.number, 'run')} in {loaded.folder}, {_time(loaded, jobs)}", flush=True)
     with count_progress(loaded.name, unit="run", each=True, quiet=quiet) as progress:
         failed, ended = execute(loaded, jobs=jobs, progress=progress)
+        if not loaded.runs and not failed and ended is None:  # the values are chosen now
+            loaded = load()
+            failed, ended = execute(loaded, jobs=jobs, progress=progress)
     for run, code in failed:
         print(f"FAILED {run.key}: {_why(code, run.log_file)} (all of it: {run.log_file})")
     if ended is not None:
-        print(f"stopped: {loaded.done} of {counted(len(loaded.runs), 'run')} are done, the others are saved")
+        print(f"stopped: {loaded.done} of {counted(loaded.number, 'run')} are done, the others are saved")
         suggest("sweep", *command)
         raise typer.Exit(ended.exit_code)
-    if loaded.done:
+    if any(run.is_done for run in loaded.runs):
         _print_results(loaded)
     if failed:
         suggest("sweep", *command)
@@ -110,7 +121,7 @@ def _seeds(text: str | None) -> tuple[int, ...] | None:
 
 
 def _print_plan(sweep: Sweep, jobs: int) -> None:
-    from gtpo_cli.tools.sweep.execute import check_folders, seconds_left, seconds_of
+    from gtpo_cli.tools.sweep.execute import check_folders, seconds_of
 
     check_folders(sweep)
     print(f"recipe {sweep.recipe}" + "".join(f", {override}" for override in sweep.shared))
@@ -118,12 +129,23 @@ def _print_plan(sweep: Sweep, jobs: int) -> None:
     differ = [[name, ", ".join(as_overrides(changes)) or "nothing: the recipe as it is"] for name, changes in variants]
     print_table(("variant", "what differs"), differ)
     print()
-    runs = [[run.key, f"done in {duration(seconds_of(run))}" if run.is_done else "to do"] for run in sweep.runs]
+    runs = [[run.key, f"done in {duration(seconds_of(run))}" if run.is_done else "to do"] for run in sweep.known]
     print_table(("run", ""), runs)
     print()
+    if (tune := sweep.file.tune) is not None and not sweep.runs:
+        print(
+            f"these choose {tune.key} for each variant, by {chooses(tune, sweep.choosing[0].recipe).text}; then come "
+            f"{counted(sweep.number - len(sweep.choosing), 'run')} with seeds {', '.join(map(str, sweep.file.seeds))}"
+        )
+    print(f"{sweep.number - sweep.done} of {counted(sweep.number, 'run')} to do, {_time(sweep, jobs)}")
+
+
+def _time(sweep: Sweep, jobs: int) -> str:
+    from gtpo_cli.tools.sweep.execute import seconds_left
+
     left = seconds_left(sweep, jobs=jobs)
     when = "unknown: no run is done, and the file names no seconds" if left is None else f"about {duration(left)}"
-    print(f"{len(sweep.runs) - sweep.done} of {counted(len(sweep.runs), 'run')} to do, {jobs} at a time: {when}")
+    return f"{jobs} at a time: {when}"
 
 
 def _print_results(sweep: Sweep) -> None:
@@ -132,7 +154,11 @@ def _print_results(sweep: Sweep) -> None:
 
     estimates = estimate(sweep)
     page = write_results(sweep, estimates)
-    print_table(COLUMNS, table_rows(estimates), numbers=[2, 3, 4, 5])
+    if (tune := sweep.file.tune) is not None:
+        chosen = [[variant, str(value), f"{mean:.3f}"] for variant, (value, mean) in sweep.chosen.items()]
+        print_table(("variant", tune.key, chooses(tune, sweep.choosing[0].recipe).text), chosen, numbers=[1, 2])
+        print()
+    print_table(COLUMNS, table_rows(estimates), numbers=[2, 3, 4, 5, 6])
     print()
     print(f"{page}\ntable.md, runs.csv, results.json and charts are beside it. Open it: {page.resolve().as_uri()}")
 

@@ -114,12 +114,44 @@ def entropy_advantage(tokens: Tokens, *, alpha: float = 0.4, kappa: float = 2.0)
     return torch.where(A == 0, 1.0, 1.0 + bonus / torch.where(A == 0, 1.0, A)).float()
 
 
+@needs("step")
+def entropy_credit(tokens: Tokens, *, outcome: float = 1.0, share: float = 0.1) -> Tensor:
+    """Share out credit by entropy (the other GTPO, arXiv 2508.04349, Eq. 3 to 6).
+
+        r = outcome + share n_t H / sum H                   in a completion with A > 0
+        r = -(outcome + share n_t (1 / H) / sum (1 / H))    in one with A < 0
+        lambda A = (r - mean(r)) / std(r)
+
+    The sums are over the n_t completions of the same side of the group that have a token at this place; mean and
+    standard deviation (divisor n) over all tokens of the side. So a right answer as a whole is not preferred to a wrong
+    one: credit only moves between its tokens. Where A = 0, lambda is 1.
+    """
+    assert tokens.entropy is not None
+    A_BG1 = tokens.advantages.double()[..., None]
+    H_BGT = tokens.entropy.double().clamp(min=1e-6)
+    weights = tokens.mask.double()
+    for sign, signal_BGT in ((1.0, H_BGT), (-1.0, 1.0 / H_BGT)):
+        side = tokens.mask & (sign * A_BG1 > 0)
+        signal_BGT = signal_BGT.masked_fill(~side, 0.0)
+        number_B1T = side.sum(dim=1, keepdim=True)
+        credit = sign * (
+            outcome + share * number_B1T * signal_BGT / signal_BGT.sum(dim=1, keepdim=True).clamp(min=1e-12)
+        )
+        credit = credit.masked_fill(~side, 0.0)
+        count_B11 = side.sum(dim=(1, 2), keepdim=True).clamp(min=1)
+        centred = (credit - credit.sum(dim=(1, 2), keepdim=True) / count_B11).masked_fill(~side, 0.0)
+        std_B11 = (centred.square().sum(dim=(1, 2), keepdim=True) / count_B11).sqrt()
+        weights = torch.where(side, centred / (std_B11 + 1e-8) / torch.where(side, A_BG1, 1.0), weights)
+    return weights.float()
+
+
 # By their names in a recipe. "none" is lambda = 1.
 RULES: Mapping[str, TokenRule] = {
     "conflict": conflict,
     "top_entropy": top_entropy,
     "clip_cov": clip_cov,
     "entropy_advantage": entropy_advantage,
+    "entropy_credit": entropy_credit,
 }
 
 

@@ -130,7 +130,7 @@ _FAMILIES = (
            " data.rest_after"),
     Metric("tasks/<benchmark>/level", "level", None, "its level, from 0; only with data.curriculum"),
     Metric("eval/<benchmark>/accuracy_rate", "share", "more",
-           "right answers / completions, one of each of evaluation.limit test problems"),
+           "right answers / completions, one of each of evaluation.limit test problems; of each part of a mixture too"),
     Metric("eval/<benchmark>/strict_format_rate", "share", "more",
            "as train/strict_format_rate, of those completions"),
     Metric("eval/<benchmark>/truncated_share", "share", "less",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from statistics import fmean
 
 from gtpo_cli.evaluation.loading import PolicyAndSampler
@@ -40,19 +41,25 @@ class HeldOut:
             problems = sample_and_grade(
                 self._settings, self._subject, benchmark.prompts, self._scorer, samples=1, seed=seed
             )
-            completions = [completion for problem in problems for completion in problem.completions]
             trackers.log_table(step, f"evaluation/{benchmark.name}", [_row(problem) for problem in problems])
-            prefix = f"eval/{benchmark.name}"
-            metrics |= {
-                f"{prefix}/accuracy_rate": fmean(completion.correct for completion in completions),
-                f"{prefix}/strict_format_rate": fmean(completion.strict_format for completion in completions),
-                f"{prefix}/truncated_share": fmean(completion.truncated for completion in completions),
-                f"{prefix}/length_mean": fmean(completion.tokens for completion in completions),
-                f"{prefix}/entropy_mean": fmean(entropy for problem in problems for entropy in problem.entropies),
-            }
+            metrics |= _metrics(benchmark.name, problems)
+            parts = dict.fromkeys(problem.part for problem in problems)
+            for part in parts if len(parts) > 1 else ():
+                metrics |= _metrics(part, [problem for problem in problems if problem.part == part])
         rates = {name: value for name, value in metrics.items() if name.endswith("/accuracy_rate")}
         trackers.message("held out: " + ", ".join(f"{name} {value:z.3f}" for name, value in rates.items()))
         return metrics | {"eval/time": time.perf_counter() - started}
+
+
+def _metrics(name: str, problems: Sequence[EvaluatedProblem]) -> dict[str, float]:
+    completions = [completion for problem in problems for completion in problem.completions]
+    return {
+        f"eval/{name}/accuracy_rate": fmean(completion.correct for completion in completions),
+        f"eval/{name}/strict_format_rate": fmean(completion.strict_format for completion in completions),
+        f"eval/{name}/truncated_share": fmean(completion.truncated for completion in completions),
+        f"eval/{name}/length_mean": fmean(completion.tokens for completion in completions),
+        f"eval/{name}/entropy_mean": fmean(entropy for problem in problems for entropy in problem.entropies),
+    }
 
 
 def _row(problem: EvaluatedProblem) -> dict[str, str | float | None]:

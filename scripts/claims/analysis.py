@@ -11,12 +11,12 @@ from typing import NamedTuple
 
 import numpy as np
 from claim_runs import read
-from estimates import holm, mean, p_value, verdict
+from estimates import mean, p_value, verdict
 from outcomes import KS, TEMPERATURES
 from round_three import comparisons
 from second_subject import real_runs
 
-from gtpo_cli.estimators import Interval
+from gtpo_cli.estimators import Interval, holm
 
 RECORDS = Path(__file__).resolve().parents[2] / "docs" / "claims" / "round_three"
 LENGTHS = {"short": 100, "long": 400}  # steps of the two studies that compare all arms

@@ -26,16 +26,6 @@ def p_value(sample: Sequence[float]) -> float:
     return float(ttest_1samp(sample, 0.0).pvalue) if np.ptp(sample) > 0 else 1.0
 
 
-def holm(p_values: Sequence[float]) -> list[float]:
-    """The same p-values, corrected for their number (Holm 1979): the chance of one false finding is kept for all."""
-    order = sorted(range(len(p_values)), key=p_values.__getitem__)
-    adjusted, highest = [0.0] * len(p_values), 0.0
-    for rank, i in enumerate(order):
-        highest = max(highest, min(1.0, (len(p_values) - rank) * p_values[i]))
-        adjusted[i] = highest
-    return adjusted
-
-
 def verdict(found: Interval) -> str:
     """As registered: an interval within the margin of 0 on both sides says more than that it misses 0."""
     if -MARGIN < found.low and found.high < MARGIN:

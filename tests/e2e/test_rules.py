@@ -1,4 +1,4 @@
-"""Rules that a recipe names: built in, of the user's own, and a stranger's."""
+"""Rules that a recipe names, built in and of the user's own."""
 
 from __future__ import annotations
 

@@ -74,6 +74,26 @@ def test_a_killed_sweep_goes_on_where_it_was_and_what_is_done_is_not_run_again(g
     assert "0 of 4 runs to do" in gtpo("sweep", "trial.yaml", "--dry-run").stdout
 
 
+def test_the_best_rate_is_chosen_before_the_runs_that_count(gtpo: Run, tmp_path: Path) -> None:
+    settings = ["training.max_steps: 1", "rollout.prompts_per_step: 2", "data.limit: 64"]
+    settings += ["tracking.wandb.mode: off", "objective.initial_entropy: 0.16", "optimizer.warmup_ratio: 0"]
+    tune = "{values: [1.0e-4, 3.0e-4], seeds: [7]}"
+    lines = ["recipe: tiny_arithmetic", f"set: {{{', '.join(settings)}}}", "variants: {grpo: {objective.name: grpo}}"]
+    (tmp_path / "trial.yaml").write_text("\n".join([*lines, "seeds: [1]", "jobs: 2", f"tune: {tune}"]) + "\n")
+    plan = gtpo("sweep", "trial.yaml", "--dry-run").stdout
+    assert "these choose optimizer.learning_rate for each variant, by last train/accuracy_rate; then come 1 run" in plan
+    assert "3 of 3 runs to do, 2 at a time: unknown" in plan
+    output = gtpo("sweep", "trial.yaml").stdout
+    assert "trial: 3 of 3 runs" in output
+    folder = tmp_path / "runs" / "sweeps" / "trial"
+    assert sorted(file.stem for file in (folder / "done").iterdir()) == ["grpo-1", "grpo-value1-7", "grpo-value2-7"]
+    chosen = json.loads((folder / "results.json").read_text())["chosen"]["grpo"]
+    assert chosen in (1.0e-4, 3.0e-4)
+    (row,) = [json.loads(line) for line in (folder / "runs/grpo-1/metrics.jsonl").read_text().splitlines()]
+    assert row["optim/learning_rate"] == pytest.approx(chosen)
+    assert re.search(rf"^ *grpo +{chosen} +[\d.]+$", output, re.M)
+
+
 def test_sweeps_are_listed_and_the_next_line_keeps_the_options(gtpo: Run) -> None:
     listed = [line.rstrip() for line in gtpo("sweep").stdout.splitlines()]
     assert [line.split()[0] for line in listed[2:-1]] == list(shipped_sweeps())

@@ -154,6 +154,7 @@ def test_code_that_a_run_folder_asks_for_is_not_run_unless_its_user_asks_too(tmp
 KEYS_OF_CODE = {
     "rewards.plugins.0.name": "rewards.plugins=[{{name: '{0}'}}]",
     "data.gold": "data={{benchmark: local, path: x.jsonl, gold: '{0}'}}",
+    **{f"objective.{part}.rule": f"objective.{part}.rule='{{0}}'" for part in ("advantages", "token_weights", "loss")},
 }
 
 

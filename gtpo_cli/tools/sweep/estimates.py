@@ -5,28 +5,25 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic_core import to_json
 
 from gtpo_cli.errors import EvaluationError
-from gtpo_cli.estimators import Interval, difference_interval, mean_interval, sign_flip_test
-from gtpo_cli.pages.run_charts import running_mean
+from gtpo_cli.estimators import Interval, difference_interval, holm, mean_interval, sign_flip_test
 from gtpo_cli.runs.folder import RunFolder
 from gtpo_cli.text import markdown_table
-from gtpo_cli.tools.sweep.spec import Figure, Sweep, SweepRun
+from gtpo_cli.tools.sweep.figures import Metrics
+from gtpo_cli.tools.sweep.spec import Sweep, SweepRun
 from gtpo_cli.tracking import read_metrics
-
-Metrics = Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
     """A figure of a variant: its mean over finished seeds, and the difference to the baseline, paired by seed.
 
-    `difference` and `p_value` are None for the baseline, and without shared seeds.
+    `difference` and the p-values are None for the baseline, and without shared seeds. `corrected`: the p-value after
+    Holm's correction for the variants that the figure compares.
     """
 
     variant: str
@@ -35,6 +32,7 @@ class Cell:
     mean: Interval
     difference: Interval | None
     p_value: float | None
+    corrected: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,39 +48,23 @@ def estimate(sweep: Sweep) -> Estimates:
     done = [run for run in sweep.runs if run.is_done]
     if not done:
         raise EvaluationError(f"{sweep.folder}: no run of the sweep is finished yet")
-    values = {run.key: values_of(rows_of(run), sweep.figures, sweep.file.window) for run in done}
-    cells = (_cell(sweep, values, variant, figure) for figure in sweep.figures for variant in sweep.file.variants)
-    return Estimates(values, tuple(cell for cell in cells if cell is not None))
+    values = {run.key: run.figures(sweep.figures, sweep.file.window) for run in done}
+    cells: list[Cell] = []
+    for figure in sweep.figures:
+        own = [_cell(sweep, values, variant, figure) for variant in sweep.file.variants]
+        cells += _corrected([cell for cell in own if cell is not None])
+    return Estimates(values, tuple(cells))
+
+
+def _corrected(cells: Sequence[Cell]) -> list[Cell]:
+    compared = [cell for cell in cells if cell.p_value is not None]
+    corrected = dict(zip((cell.variant for cell in compared), holm([c.p_value or 0.0 for c in compared]), strict=True))
+    return [replace(cell, corrected=corrected.get(cell.variant)) for cell in cells]
 
 
 def rows_of(run: SweepRun) -> list[dict[str, float]]:
     """Read the run's metrics, one mapping per step."""
     return read_metrics(RunFolder(run.path).metrics_file)
-
-
-def values_of(rows: Sequence[Metrics], figures: Mapping[str, Figure], window: float) -> dict[str, float]:
-    """Return the figures of one run by name, without those whose metric it never logged."""
-    found = {}
-    for name, figure in figures.items():
-        column = np.array([row[figure.metric] for row in rows if figure.metric in row], dtype=np.float64)
-        if len(column):
-            found[name] = _take(figure, column, max(1, round(window * len(column))))
-    return found
-
-
-def _take(figure: Figure, column: NDArray[np.float64], size: int) -> float:
-    if figure.take == "first":
-        return float(column[:size].mean())
-    if figure.take == "last":
-        return float(column[-size:].mean())
-    if figure.take in ("mean", "min", "max"):
-        return float(getattr(column, figure.take)())
-    smooth = running_mean(column, size)[size - 1 :]  # whole windows only
-    if figure.take == "trough":
-        return float(smooth.min())
-    if figure.take == "peak":
-        return float(smooth.max())
-    return float((smooth > figure.level).any() if figure.above else (smooth < figure.level).any())
 
 
 def _cell(sweep: Sweep, values: Mapping[str, Metrics], variant: str, figure: str) -> Cell | None:
@@ -105,7 +87,7 @@ def _cell(sweep: Sweep, values: Mapping[str, Metrics], variant: str, figure: str
 # -- output -----------------------------------------------------------------------------------------------------------
 
 
-COLUMNS = ("figure", "variant", "seeds", "mean (95 % interval)", "difference (95 % interval)", "p")
+COLUMNS = ("figure", "variant", "seeds", "mean (95 % interval)", "difference (95 % interval)", "p", "p corrected")
 
 
 def table_rows(estimates: Estimates) -> list[tuple[str, ...]]:
@@ -113,8 +95,8 @@ def table_rows(estimates: Estimates) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
     for cell in estimates.cells:
         difference = "" if cell.difference is None else shown(cell.difference, signed=True)
-        p_value = "" if cell.p_value is None else f"{cell.p_value:.3f}"
-        rows.append((cell.figure, cell.variant, str(cell.seeds), shown(cell.mean), difference, p_value))
+        p_values = ("" if p is None else f"{p:.3f}" for p in (cell.p_value, cell.corrected))
+        rows.append((cell.figure, cell.variant, str(cell.seeds), shown(cell.mean), difference, *p_values))
     return rows
 
 
@@ -148,6 +130,7 @@ def as_json(sweep: Sweep, estimates: Estimates) -> str:
     document = {
         "sweep": sweep.name,
         "baseline": sweep.baseline,
+        "chosen": {variant: value for variant, (value, _) in sweep.chosen.items()},
         "figures": {name: figure.text for name, figure in sweep.figures.items()},
         "runs": estimates.values,
         "table": estimates.cells,

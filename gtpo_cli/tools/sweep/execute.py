@@ -54,14 +54,14 @@ def seconds_of(run: SweepRun) -> float:
 
 def seconds_left(sweep: Sweep, *, jobs: int) -> float | None:
     """Estimate the time of unfinished runs from finished ones, or else from the file's `seconds`; None if unknown."""
-    taken = [seconds_of(run) for run in sweep.runs if run.is_done]
+    taken = [seconds_of(run) for run in sweep.known if run.is_done]
     each = fmean(taken) if taken else sweep.file.seconds
-    return None if each is None else each * (len(sweep.runs) - sweep.done) / jobs
+    return None if each is None else each * (sweep.number - sweep.done) / jobs
 
 
 def check_folders(sweep: Sweep) -> None:
     """Raise RecipeError if a run's folder holds another recipe, because the sweep's file was changed."""
-    for run in sweep.runs:
+    for run in sweep.known:
         folder = RunFolder(run.path)
         found = recipe_differences([folder.recipe(), run.recipe]) if folder.recipe_file.is_file() else []
         different = [key for key, (_, value) in found if not (key in OPEN and value == "auto")]
@@ -75,9 +75,10 @@ def check_folders(sweep: Sweep) -> None:
 def execute(
     sweep: Sweep, *, jobs: int, progress: Callable[[int, int, str], None]
 ) -> tuple[list[tuple[SweepRun, int]], Terminated | None]:
-    """Execute the unfinished runs, at most `jobs` at a time. `progress` gets the numbers of finished and of all runs,
-    and the steps of those that run. Returns the runs that failed with their exit codes, and the signal that ended the
-    sweep.
+    """Execute the unfinished runs that are known, at most `jobs` at a time.
+
+    `progress` gets the numbers of finished and of all runs, and the steps of those that run. Returns the runs that
+    failed with their exit codes, and the signal that ended the sweep.
 
     Ctrl-C, SIGTERM or SIGHUP lets the runs save before the sweep ends; a second one ends it at once. Raises RecipeError
     if the folder holds runs with other recipes.
@@ -85,10 +86,10 @@ def execute(
     check_folders(sweep)
     for name in ("done", "logs", "recipes", "runs", "charts"):
         own_folder(sweep.folder / name)
-    waiting = [run for run in sweep.runs if not run.is_done]
+    waiting = [run for run in sweep.known if not run.is_done]
     running: list[_Job] = []
     failed: list[tuple[SweepRun, int]] = []
-    progress(sweep.done, len(sweep.runs), "")
+    progress(sweep.done, sweep.number, "")
     told = time.monotonic()
     try:
         with interrupt_flag() as signals:
@@ -101,13 +102,13 @@ def execute(
                     running.remove(job)
                     if code in (0, _STOPPED_BY_GUARD):
                         _mark_done(job, code)
-                        progress(sweep.done, len(sweep.runs), "")
+                        progress(sweep.done, sweep.number, "")
                     else:
                         failed.append((job.run, code))
                 time.sleep(_POLL_SECONDS)
                 if time.monotonic() - told > _TELL_SECONDS:
                     told = time.monotonic()
-                    progress(sweep.done, len(sweep.runs), ", ".join(_step_words(job.run) for job in running))
+                    progress(sweep.done, sweep.number, ", ".join(_step_words(job.run) for job in running))
         for job in running:
             job.process.send_signal(signal.SIGTERM)  # SIGINT twice would stop a run without saving
         while any(job.process.poll() is None for job in running):

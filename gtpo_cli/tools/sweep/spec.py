@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
-import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
+from statistics import fmean
 from typing import Annotated, Any
 
 import yaml
@@ -16,7 +16,8 @@ from gtpo_cli.errors import RecipeError
 from gtpo_cli.recipe import Recipe, describe_problems, find_recipe, load_recipe, read_mapping, shipped_sweeps
 from gtpo_cli.recipe.section import Section
 from gtpo_cli.runs.folder import RunFolder
-from gtpo_cli.tracking import find_metric
+from gtpo_cli.tools.sweep.figures import Figure, default_figures, parse_figure, values_of
+from gtpo_cli.tracking import find_metric, read_metrics
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][\w.-]*$")]
 _OWN_KEYS = {
@@ -24,59 +25,19 @@ _OWN_KEYS = {
     "run_name": "a run is named by variant and seed",
     "output_dir": "choose the sweep's folder with --out FOLDER",
 }
-_FIGURE = re.compile(r"(first|last|mean|min|max|trough|peak) (\S+)|ever (\S+) ([<>]) ([-+.\deE]+)")
 
 
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """One number of a run, from one metric over its steps. `text` is its notation in the file.
+class TuneFile(Section):
+    """A key that each variant has at its best value, which runs with seeds of their own choose."""
 
-    first, last: mean over the first or last part of the steps (`SweepFile.window`); mean, min, max: over all steps;
-    trough, peak: smallest and largest running mean over windows of that size; ever: 1 if a running mean is beyond
-    `level` (`<` below, `>` above) at some step, else 0.
-    """
-
-    text: str
-    take: str
-    metric: str
-    above: bool = True
-    level: float = 0.0
-
-
-def parse_figure(text: str) -> Figure:
-    """Parse `last train/accuracy_rate` or `ever entropy/mean > 0.69`. Raises ValueError with an example."""
-    match = _FIGURE.fullmatch(text.strip()) if isinstance(text, str) else None
-    if match is None:
-        raise ValueError("is not a figure; write e.g. last train/accuracy_rate, or ever entropy/mean > 0.69")
-    take, metric, ever, sign, level = match.groups()
-    find_metric(metric or ever)
-    if take:
-        return Figure(text, take, metric)
-    if not math.isfinite(float(level)):
-        raise ValueError(f"compares with {level}, which is too large for a number; write e.g. ever {ever} {sign} 0.69")
-    return Figure(text, "ever", ever, sign == ">", float(level))
-
-
-def default_figures(benchmark: str) -> dict[str, Figure]:
-    """Return the figures of a file that names none. Metrics that a run does not log are left out of the table."""
-    texts = {
-        "accuracy": "last train/accuracy_rate",
-        "test accuracy": f"last eval/{benchmark}/accuracy_rate",
-        "strict format": "last train/strict_format_rate",
-        "truncated": "last completions/truncated_share",
-        "forgets to stop": "ever completions/truncated_share > 0.5",
-        "length": "last completions/length_mean",
-        "entropy": "last entropy/mean",
-        "entropy peak": "peak entropy/mean",
-        "passes ln 2": "ever entropy/mean > 0.6931",
-        "filtered": "mean entropy/filtered_share",
-        "KL": "last policy/kl",
-        "starts pushed down": "mean audit/prefix_negative_share",
-        "groups push starts down": "mean audit/prefix_negative_groups",
-        "ends pushed down": "mean audit/eos_negative_share",
-        "groups push ends down": "mean audit/eos_negative_groups",
-    }
-    return {name: parse_figure(text) for name, text in texts.items()}
+    key: str = Field("optimizer.learning_rate", description="dotted key")
+    values: tuple[Any, ...] = Field(description="its values, for each variant", min_length=2)
+    seeds: tuple[Annotated[int, Field(ge=0, lt=2**31)], ...] = Field(
+        (101, 102), min_length=1, description="seeds of the runs that choose, none of which is in `seeds`"
+    )
+    by: Annotated[Figure, BeforeValidator(parse_figure)] | None = Field(
+        None, description="the figure whose best mean chooses; default: test accuracy where there is one, else accuracy"
+    )
 
 
 class SweepFile(Section):
@@ -94,6 +55,8 @@ class SweepFile(Section):
         default_factory=dict, description='e.g. {accuracy: "last train/accuracy_rate"}; default: default_figures'
     )
     window: float = Field(0.05, gt=0.0, le=1.0, description="share of the steps that first, last and running means use")
+    tune: TuneFile | None = Field(None, description="a key, such as the learning rate, that is chosen for each variant")
+    jobs: Annotated[int, Field(ge=1, le=1024)] = Field(1, description="runs at the same time, unless --jobs says")
     seconds: float | None = Field(None, gt=0, description="measured time of one run of the file's own recipe")
 
     @model_validator(mode="after")
@@ -103,6 +66,10 @@ class SweepFile(Section):
             problems.append(f"baseline: {self.baseline} is not a variant; choose from {', '.join(self.variants)}")
         if len(set(self.seeds)) < len(self.seeds):
             problems.append("seeds: a seed is named twice, which would be the same run again")
+        if self.tune is not None and (both := set(self.seeds) & set(self.tune.seeds)):
+            problems.append(
+                f"tune.seeds: {min(both)} is one of seeds; a run that has chosen a value cannot also measure it"
+            )
         if problems:
             raise ValueError("\n".join(problems))
         return self
@@ -110,15 +77,23 @@ class SweepFile(Section):
 
 @dataclass(frozen=True, slots=True)
 class SweepRun:
-    """One run of a sweep: its resolved recipe, with run_name `<variant>-<seed>` and output_dir `<folder>/runs`."""
+    """One run of a sweep: its resolved recipe, with its key as run_name and output_dir `<folder>/runs`.
+
+    `place`: for a run that chooses a value of `tune`, the value's place there.
+    """
 
     variant: str
     seed: int
     recipe: Recipe
+    place: int | None = None
 
     @property
     def key(self) -> str:
-        return f"{self.variant}-{self.seed}"
+        return key_of(self.variant, self.seed, self.place)
+
+    def figures(self, wanted: Mapping[str, Figure], window: float) -> dict[str, float]:
+        """Read these figures from the run's metrics, without those whose metric it never logged."""
+        return values_of(read_metrics(RunFolder(self.path).metrics_file), wanted, window)
 
     @property
     def path(self) -> Path:
@@ -138,9 +113,17 @@ class SweepRun:
         return self.path.parent.parent / "logs" / f"{self.key}.log"
 
 
+def key_of(variant: str, seed: int, place: int | None = None) -> str:
+    return f"{variant}-{seed}" if place is None else f"{variant}-value{place + 1}-{seed}"
+
+
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """A sweep with every recipe resolved. `shared`: the overrides of all runs, as `key=value`."""
+    """A sweep with every recipe resolved. `shared`: the overrides of all runs, as `key=value`.
+
+    `choosing`: the runs that choose a value of `tune` for each variant. `runs`: those that count, which are not known
+    before all of these are done. `chosen`: then the value of each variant, with its mean over the seeds that chose.
+    """
 
     name: str
     folder: Path
@@ -148,6 +131,17 @@ class Sweep:
     recipe: str
     shared: tuple[str, ...]
     runs: tuple[SweepRun, ...]
+    choosing: tuple[SweepRun, ...] = ()
+    chosen: Mapping[str, tuple[Any, float]] = field(default_factory=dict)
+
+    @property
+    def number(self) -> int:
+        """How many runs there are, with those that are not known yet."""
+        return len(self.choosing) + len(self.file.variants) * len(self.file.seeds)
+
+    @property
+    def known(self) -> tuple[SweepRun, ...]:
+        return (*self.choosing, *self.runs)
 
     @property
     def baseline(self) -> str:
@@ -155,11 +149,11 @@ class Sweep:
 
     @property
     def figures(self) -> dict[str, Figure]:
-        return self.file.figures or default_figures(self.runs[0].recipe.evaluation.benchmarks[0])
+        return self.file.figures or figures_of(self.known[0].recipe)
 
     @property
     def done(self) -> int:
-        return sum(run.is_done for run in self.runs)
+        return sum(run.is_done for run in self.known)
 
     def of(self, variant: str) -> list[SweepRun]:
         """Return the variant's runs in the order of the file's seeds."""
@@ -204,7 +198,55 @@ def load_sweep(
     if recipe is not None or overrides:
         file = file.model_copy(update={"seconds": None})  # measured on other runs
     folder = folder or Path("runs") / "sweeps" / name
-    return Sweep(name, folder, file, base.stem, shared, tuple(_runs(file, path, base, shared, folder)))
+
+    def run(variant: str, seed: int, place: int | None, more: dict[str, Any]) -> SweepRun:
+        own = {"seed": seed, "run_name": key_of(variant, seed, place), "output_dir": str(folder / "runs")}
+        changes = file.variants[variant] | more | own
+        try:
+            return SweepRun(variant, seed, load_recipe(base, [*shared, *as_overrides(changes)]), place)
+        except RecipeError as error:
+            raise RecipeError(f"{path}: variant {variant}: {error}") from error
+
+    # seed by seed with all variants of a seed together, so that an unfinished sweep can be compared
+    tune, choosing, chosen = file.tune, tuple[SweepRun, ...](), dict[str, tuple[Any, float]]()
+    if tune is not None:
+        places = product(tune.seeds, enumerate(tune.values), file.variants)
+        choosing = tuple(run(variant, seed, place, {tune.key: value}) for seed, (place, value), variant in places)
+        if all(one.is_done for one in choosing):
+            chosen = {variant: _best(tune, variant, choosing, file.window) for variant in file.variants}
+    runs = tuple(
+        run(variant, seed, None, {tune.key: chosen[variant][0]} if tune is not None else {})
+        for seed, variant in product(file.seeds, file.variants)
+        if tune is None or chosen
+    )
+    return Sweep(name, folder, file, base.stem, shared, runs, choosing, chosen)
+
+
+def figures_of(recipe: Recipe) -> dict[str, Figure]:
+    """Return the figures of a sweep whose file names none."""
+    return default_figures(recipe.evaluation.benchmarks[0], recipe.data.mixture)
+
+
+def chooses(tune: TuneFile, recipe: Recipe) -> Figure:
+    """Return the figure whose best mean chooses a value."""
+    tested = recipe.training.eval_every is not None
+    return tune.by or figures_of(recipe)["test accuracy" if tested else "accuracy"]
+
+
+def _best(tune: TuneFile, variant: str, choosing: Sequence[SweepRun], window: float) -> tuple[Any, float]:
+    """Return the value with the best mean over the seeds (of equal ones the first), and that mean.
+
+    Raises RecipeError.
+    """
+    by, means = chooses(tune, choosing[0].recipe), []
+    for place in range(len(tune.values)):
+        own = [run for run in choosing if (run.variant, run.place) == (variant, place)]
+        found = [run.figures({"by": by}, window).get("by") for run in own]
+        if None in found:
+            raise RecipeError(f"tune.by: {own[0].path} logged no {by.metric}; name a metric that every run logs")
+        means.append(fmean(value for value in found if value is not None))
+    best = (min if find_metric(by.metric).better == "less" else max)(means)
+    return tune.values[means.index(best)], best
 
 
 def _check_own_keys(path: Path, file: SweepFile, overrides: tuple[str, ...]) -> None:
@@ -227,17 +269,6 @@ def _keep(file: SweepFile, variants: tuple[str, ...]) -> SweepFile:
         raise RecipeError(f"no variant {', '.join(unknown)}; choose from {', '.join(file.variants)}")
     kept = {name: changes for name, changes in file.variants.items() if name in variants}
     return file.model_copy(update={"variants": kept, "baseline": file.baseline if file.baseline in kept else None})
-
-
-def _runs(file: SweepFile, path: Path, base: Path, shared: tuple[str, ...], folder: Path) -> Iterator[SweepRun]:
-    """Yield runs seed by seed with all variants of a seed together, so that an unfinished sweep can be compared."""
-    for seed in file.seeds:
-        for variant, changes in file.variants.items():
-            own = {"seed": seed, "run_name": f"{variant}-{seed}", "output_dir": str(folder / "runs")}
-            try:
-                yield SweepRun(variant, seed, load_recipe(base, [*shared, *as_overrides(changes | own)]))
-            except RecipeError as error:
-                raise RecipeError(f"{path}: variant {variant}: {error}") from error
 
 
 def as_overrides(changes: dict[str, Any]) -> list[str]:

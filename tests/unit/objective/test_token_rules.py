@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import partial
+from statistics import fmean, pstdev
 
 import pytest
 import torch
@@ -87,6 +88,45 @@ def test_entropy_advantage_adds_its_bonus(seed: int) -> None:
         assert A == 0 or float(found[place]) > 0
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_entropy_credit_moves_credit_between_the_tokens_of_a_side(seed: int) -> None:
+    tokens = step(seed)
+    assert tokens.entropy is not None
+    found = weights("entropy_credit", tokens, outcome=1.0, share=0.1)
+    for b in range(3):
+        for sign in (1, -1):
+            side = [
+                place for place in places(tokens) if place[0] == b and sign * float(tokens.advantages[place[:2]]) > 0
+            ]
+            credit = {}
+            for _, g, t in side:
+                signal = {h: float(tokens.entropy[b, h, u]) ** sign for _, h, u in side if u == t}
+                credit[b, g, t] = sign * (1 + 0.1 * len(signal) * signal[g] / sum(signal.values()))
+            if not credit:
+                continue
+            mean, deviation = fmean(credit.values()), pstdev(credit.values())
+            for place, one in credit.items():
+                A = float(tokens.advantages[place[:2]])
+                assert float(found[place]) * A == pytest.approx((one - mean) / (deviation + 1e-8), rel=1e-5, abs=1e-5)
+            assert sum(float(found[place]) * float(tokens.advantages[place[:2]]) for place in side) == pytest.approx(
+                0.0, abs=1e-4
+            )
+    for place in places(tokens):
+        assert float(tokens.advantages[place[:2]]) != 0 or found[place] == 1
+
+
+def test_entropy_credit_by_hand() -> None:
+    """Right completions with entropies 3, 1 and 1, 3; wrong ones with 4, 1 and 1, 4 (the paper's Eq. 3 and 5)."""
+    mask = torch.ones(1, 4, 2, dtype=torch.bool)
+    entropy = torch.tensor([[[3.0, 1.0], [1.0, 3.0], [4.0, 1.0], [1.0, 4.0]]])
+    A = torch.tensor([[1.0, 1.0, -1.0, -1.0]], dtype=torch.float64)
+    nothing = torch.zeros(1, 4, 2)
+    found = weights("entropy_credit", Tokens(mask.long(), mask, A, mask, mask, nothing, nothing, entropy))
+    # r = 1.15, 1.05, 1.05, 1.15 and -1.04, -1.16, -1.16, -1.04: centred and divided, 1 and -1
+    signs = [[1.0, -1.0], [-1.0, 1.0], [1.0, -1.0], [-1.0, 1.0]]
+    torch.testing.assert_close(found * A[..., None], torch.tensor([signs], dtype=torch.float64), rtol=0, atol=1e-6)
+
+
 def test_a_rule_of_a_row_needs_no_other_row() -> None:
     tokens = step(3)
     whole = weights("entropy_advantage", tokens)
@@ -131,6 +171,7 @@ def test_random_weights_lie_elsewhere() -> None:
 def test_what_a_rule_needs() -> None:
     assert {name: needs_of(rule) for name, rule in RULES.items()} == {
         "conflict": "group", "top_entropy": "step", "clip_cov": "step", "entropy_advantage": "row",
+        "entropy_credit": "step",
     }  # fmt: skip
     assert Method(token_rule=partial(RULES["conflict"], positive=1.0)).needs == "group"
     assert Method(token_rule=None).needs == "group"

@@ -63,7 +63,7 @@ def test_the_walk_reaches_every_kind_of_key() -> None:
     assert len(KEYS) > 50
     named = "seed model.lora.alpha rewards.plugins.0.weight optimizer.betas evaluation.pass_k"
     assert {*named.split(), "training.micro_batch_size"} <= {".".join(map(str, path)) for path in KEYS}
-    assert SWEEP_KEYS.keys() == {("seeds",), ("window",), ("seconds",)}
+    assert SWEEP_KEYS.keys() == {("seeds",), ("window",), ("seconds",), ("jobs",), ("tune", "seeds")}
     assert SWEEP_KEYS[("seeds",)]
     assert not SWEEP_KEYS[("seconds",)]
 
@@ -86,11 +86,13 @@ def test_no_numeric_key_of_a_recipe_takes_nonsense(path: tuple[str | int, ...]) 
         refused(caught.value.problems, "r.yaml", path)
 
 
-@pytest.mark.parametrize("path", SWEEP_KEYS, ids=lambda path: path[0])
+@pytest.mark.parametrize("path", SWEEP_KEYS, ids=".".join)
 def test_no_numeric_key_of_a_sweep_takes_nonsense(path: tuple[str, ...], tmp_path: Path) -> None:
     file = tmp_path / "s.yaml"
     for value in [*NONSENSE, -1, None if path != ("seconds",) else 0]:
-        file.write_text(yaml.safe_dump(SWEEP | {path[0]: [value] if SWEEP_KEYS[path] else value}))
+        written = [value] if SWEEP_KEYS[path] else value
+        changes = {path[0]: written} if path[0] != "tune" else {"tune": {"values": [1e-4, 2e-4], path[1]: written}}
+        file.write_text(yaml.safe_dump(SWEEP | changes))
         with pytest.raises(RecipeError) as caught:
             load_sweep(str(file))
         problems = caught.value.problems

@@ -7,7 +7,7 @@ from collections import Counter
 from gtpo_cli.pages.run_charts import CURVES
 from gtpo_cli.terminal.display import _CELLS, _ROWS
 from gtpo_cli.tools.report.tables import SCORES, score_words
-from gtpo_cli.tools.sweep.spec import default_figures
+from gtpo_cli.tools.sweep.figures import default_figures
 from gtpo_cli.tracking import METRICS, changes
 
 OWN = ["my_rewards:length", "pkg.rewards:accuracy"]

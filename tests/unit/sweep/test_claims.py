@@ -18,6 +18,7 @@ import torch
 import write_page
 from scipy.stats import ttest_1samp
 
+from gtpo_cli.estimators import holm
 from gtpo_cli.objective import Tokens
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -46,7 +47,8 @@ def test_estimates_are_scipys_and_holms() -> None:
     assert (found.low, found.high) == pytest.approx((low, high))
     assert estimates.p_value(sample) == pytest.approx(expected.pvalue)
     assert estimates.p_value([0.0, 0.0]) == 1.0
-    assert estimates.holm([0.9, 0.01, 0.03, 0.02]) == pytest.approx([0.9, 0.04, 0.06, 0.06])
+    assert holm([0.9, 0.01, 0.03, 0.02]) == pytest.approx([0.9, 0.04, 0.06, 0.06])
+    assert holm([]) == []
 
 
 # -- the pages ---------------------------------------------------------------------------------------------------------

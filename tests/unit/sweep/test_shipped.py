@@ -63,8 +63,9 @@ def test_every_sweep_can_be_tried_on_recipes_of_every_kind() -> None:
             loaded = load_sweep(sweep, recipe=recipe, seeds=(3,))
             assert loaded.recipe == recipe
             assert loaded.name == f"{sweep}-{recipe}"
-            assert [run.variant for run in loaded.runs] == list(loaded.file.variants)
-            assert all(run.recipe.model.name == load_recipe(recipe).model.name for run in loaded.runs)
+            first = loaded.known[: len(loaded.file.variants)]
+            assert [run.variant for run in first] == list(loaded.file.variants)
+            assert all(run.recipe.model.name == load_recipe(recipe).model.name for run in first)
 
 
 def test_what_the_variants_beyond_the_old_recipes_switch() -> None:
@@ -91,3 +92,20 @@ def test_what_the_variants_beyond_the_old_recipes_switch() -> None:
     for name in ("fig2_methods", "fig4d_entropy_control", "fig5a_kl"):
         assert changes(name)["gtpo"] == {}
     assert changes("learning_rates")["grpo_5e-4"] == GRPO | BETAS | {"optimizer.learning_rate": 5e-4}
+
+
+def test_the_rules_differ_from_grpo_in_nothing_but_the_rule() -> None:
+    sweep = load_sweep("token_rules")
+    first = {run.variant: run.recipe for run in sweep.choosing[: len(sweep.file.variants)]}
+    controls = {"even", "random"}
+    for variant, recipe in first.items():
+        changed = differences(first["grpo"], recipe).keys()
+        if variant != "gtpo":
+            assert {key.split(".")[1] for key in changed} <= {"token_weights", "advantages"}
+        if (control := variant.rpartition("_")[2]) in controls:
+            rule = first[variant.removesuffix(f"_{control}")]
+            assert differences(rule, recipe) == {"objective.token_weights.control": control}
+    assert differences(first["grpo"], first["gtpo"]) == {
+        "objective.name": "gtpo", "objective.token_weights.rule": "conflict", "objective.filter.enabled": "auto",
+        "objective.entropy_coef": 0.1,
+    }  # fmt: skip

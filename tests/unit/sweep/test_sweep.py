@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 import yaml
 
-from gtpo_cli.errors import RecipeError
+from gtpo_cli.errors import EvaluationError, RecipeError
 from gtpo_cli.recipe import load_recipe
 from gtpo_cli.runs.folder import RunFolder
-from gtpo_cli.tools.sweep.estimates import estimate, markdown, runs_csv, values_of
+from gtpo_cli.tools.sweep.estimates import estimate, markdown, runs_csv
 from gtpo_cli.tools.sweep.execute import check_folders
+from gtpo_cli.tools.sweep.figures import parse_figure, values_of
 from gtpo_cli.tools.sweep.page import write_results
-from gtpo_cli.tools.sweep.spec import Sweep, load_sweep, parse_figure
+from gtpo_cli.tools.sweep.spec import Sweep, load_sweep
 
 FILE = {
     "recipe": "tiny_arithmetic",
@@ -28,6 +29,7 @@ FILE = {
     "figures": {"accuracy": "last train/accuracy_rate", "collapsed": "ever entropy/mean > 0.69"},
     "window": 0.5,
 }
+TUNE = {"values": [1.0e-4, 2.0e-4], "seeds": [8, 9]}
 ROWS = [{"step": float(n + 1), "entropy/mean": value} for n, value in enumerate([0.2, 0.9, 0.6, 0.4])]
 
 
@@ -43,7 +45,7 @@ def sweep_of(folder: Path, **changes: Any) -> Sweep:
 
 def finish(sweep: Sweep, key: str, accuracies: list[float], *, entropy: float = 0.1) -> None:
     """A finished run with these accuracies, one a step."""
-    (run,) = [run for run in sweep.runs if run.key == key]
+    (run,) = [run for run in sweep.known if run.key == key]
     folder = RunFolder(run.path)
     folder.create(run.recipe)
     rows = [
@@ -82,6 +84,9 @@ def test_every_variant_is_the_recipe_with_its_overrides_and_a_seed(tmp_path: Pat
     [
         ({"baseline": "ppo"}, "baseline: ppo is not a variant; choose from gtpo, grpo"),
         ({"seeds": [1, 1]}, "seeds: a seed is named twice"),
+        ({"tune": TUNE | {"seeds": [7, 2]}}, "tune.seeds: 2 is one of seeds"),
+        ({"tune": TUNE | {"key": "optimizer.rate"}}, "optimizer.rate: unknown key"),
+        ({"tune": {"values": [1.0]}}, "tune.values"),
         ({"figures": {"a": "final optim/loss"}}, "> 0.69, got 'final optim/loss'"),
         ({"figures": {"a": "last accuracy"}}, "figures.a: accuracy is not a declared metric"),
         ({"figures": {"a": 3}}, "figures.a: is not a figure"),
@@ -145,7 +150,62 @@ def test_means_differences_and_p_values_by_hand(tmp_path: Path) -> None:
     assert cells["collapsed", "grpo"].mean.estimate == pytest.approx(2 / 3)
     assert cells["collapsed", "grpo"].p_value == 0.5
     text = markdown(estimate(sweep))
-    assert "| accuracy | grpo | 3 | 0.567 (0.423 to 0.710) | -0.233 (-0.613 to +0.146) | 0.250 |" in text
+    assert "| accuracy | grpo | 3 | 0.567 (0.423 to 0.710) | -0.233 (-0.613 to +0.146) | 0.250 | 0.250 |" in text
+
+
+def test_a_value_is_chosen_for_each_variant_by_seeds_of_its_own(tmp_path: Path) -> None:
+    sweep = sweep_of(tmp_path, tune=TUNE)
+    assert [run.key for run in sweep.choosing] == [
+        f"{variant}-value{place}-{seed}" for seed in (8, 9) for place in (1, 2) for variant in ("gtpo", "grpo")
+    ]
+    assert (sweep.runs, sweep.chosen, sweep.number) == ((), {}, 8 + 6)
+    means = {("gtpo", 1): (0.2, 0.6), ("gtpo", 2): (0.3, 0.4), ("grpo", 1): (0.1, 0.1), ("grpo", 2): (0.0, 0.3)}
+    for (variant, place), accuracies in means.items():
+        for seed, accuracy in zip((8, 9), accuracies, strict=True):
+            assert sweep_of(tmp_path, tune=TUNE).runs == ()
+            finish(sweep, f"{variant}-value{place}-{seed}", [0.0, 0.0, accuracy, accuracy])
+    sweep = sweep_of(tmp_path, tune=TUNE)
+    assert sweep.chosen == {"gtpo": (1.0e-4, pytest.approx(0.4)), "grpo": (2.0e-4, pytest.approx(0.15))}
+    assert [run.key for run in sweep.runs] == [f"{v}-{seed}" for seed in (1, 2, 3) for v in ("gtpo", "grpo")]
+    assert {(run.variant, run.recipe.optimizer.learning_rate) for run in sweep.runs} == {
+        ("gtpo", 1.0e-4), ("grpo", 2.0e-4),
+    }  # fmt: skip
+    with pytest.raises(EvaluationError, match="no run of the sweep is finished"):
+        estimate(sweep)  # what chose does not count
+    for run in sweep.runs:
+        finish(sweep, run.key, [0.5] * 4)
+    assert {cell.seeds for cell in estimate(sweep).cells} == {3}
+    html = write_results(sweep, estimate(sweep)).read_text(encoding="utf-8")
+    assert "optimizer.learning_rate is the best of 0.0001, 0.0002 for each variant, by last train/accuracy_rate" in html
+    assert "14 of 14 runs done" in html
+    assert json.loads((sweep.folder / "results.json").read_text())["chosen"] == {"gtpo": 1.0e-4, "grpo": 2.0e-4}
+
+
+def test_less_is_better_where_the_metric_says_so_and_the_first_of_equals_is_taken(tmp_path: Path) -> None:
+    tune = TUNE | {"by": "last completions/truncated_share", "seeds": [8]}
+    sweep = sweep_of(tmp_path, tune=tune, variants={"gtpo": {}, "grpo": {}})
+    for run, share in zip(sweep.choosing, (0.4, 0.2, 0.1, 0.2), strict=True):
+        finish(sweep, run.key, [0.5])
+        row = {"step": 1, "completions/truncated_share": share}
+        RunFolder(run.path).metrics_file.write_text(json.dumps(row) + "\n", encoding="utf-8")
+    assert {name: value for name, (value, _) in sweep_of(tmp_path, tune=tune).chosen.items()} == {
+        "gtpo": 2.0e-4, "grpo": 1.0e-4,
+    }  # fmt: skip
+    with pytest.raises(RecipeError, match=r"tune\.by: .*gtpo-value1-8 logged no policy/kl; name a metric that every"):
+        sweep_of(tmp_path, tune=tune | {"by": "last policy/kl"})
+
+
+def test_p_values_are_corrected_for_the_variants_of_a_figure(tmp_path: Path) -> None:
+    variants: dict[str, Any] = {"gtpo": {}, "a": {}, "b": {}, "c": {}}
+    sweep = sweep_of(tmp_path, variants=variants, seeds=[1, 2, 3, 4])
+    moves = {"gtpo": [0, 0, 0, 0], "a": [1, 1, 1, 1], "b": [1, -1, 1, 1], "c": [1, -1, 1, -1]}
+    for variant, signs in moves.items():
+        for seed, sign in enumerate(signs, start=1):
+            finish(sweep, f"{variant}-{seed}", [0.5 + 0.1 * sign])
+    cells = {cell.variant: cell for cell in estimate(sweep).cells if cell.figure == "accuracy"}
+    assert [cells[name].p_value for name in "abc"] == [0.125, 0.625, 1.0]
+    assert [cells[name].corrected for name in "abc"] == [0.375, 1.0, 1.0]
+    assert cells["gtpo"].corrected is None
 
 
 def test_a_run_that_was_deleted_is_not_done(tmp_path: Path) -> None:

@@ -1,0 +1,190 @@
+"""The bench: rules for tokens and completions beside GRPO. Stopped or killed, it goes on where it was.
+
+    python scripts/claims/rules.py           # screen, then final
+    python scripts/claims/rules.py screen    # every rule at every rate, two seeds
+    python scripts/claims/rules.py base      # the model before training
+    python scripts/claims/rules.py pilot RATE STEPS    # GRPO with a seed of its own; nothing is recorded
+
+docs/claims/rules_registration.md says in words what is here in code. A run that is done is a line of
+docs/claims/rules/<study>.csv.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from dataclasses import asdict
+from itertools import product
+from pathlib import Path
+from statistics import fmean
+from typing import Any, NamedTuple
+
+from claim_runs import Run, append, make_all, read, train_anew, written
+from outcomes import GREEDY, Subject, accuracy, sampled_scores
+
+from gtpo_cli.recipe import Recipe
+from gtpo_cli.recipe.load import load_recipe
+from gtpo_cli.rewards import Scorer
+from gtpo_cli.runs.checkpoints import Checkpoint, choose_checkpoint
+from gtpo_cli.tasks.making import task_problems
+from gtpo_cli.tracking import read_metrics
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD, RECORDS = ROOT / "build" / "claims", ROOT / "docs" / "claims" / "rules"
+RECIPE = ROOT / "recipes" / "sweeps" / "base" / "tiny_steps.yaml"
+
+# beside the levels of training (RECIPE): harder ones, which no training saw
+HARDER: dict[str, dict[str, Any]] = {
+    "reasoning_gym/chain_sum": {"min_terms": 5, "max_terms": 6, "max_digits": 2},
+    "reasoning_gym/products": {"min_digits": 3, "max_digits": 3},
+    "reasoning_gym/gcd": {"min_value": 201, "max_value": 1000},
+}
+ASKED, ASKED_HARDER, SAMPLED = 500, 200, 60  # problems of a task: greedily, greedily, and 64 times
+VALIDATION = 300  # of each task, from the end of the test split; they choose rates and finalists
+
+_RULE, _CONTROL, _ADVANTAGES = (
+    "objective.token_weights.rule", "objective.token_weights.control", "objective.advantages.rule",
+)  # fmt: skip
+TOKEN_RULES = ("conflict", "top_entropy", "clip_cov", "entropy_advantage", "entropy_credit")
+ARMS: dict[str, dict[str, Any]] = {
+    "grpo": {},
+    "gtpo": {"objective.name": "gtpo", "optimizer.betas": [0.9, 0.95]},
+    **{rule: {_RULE: rule} for rule in TOKEN_RULES},
+    **{rule: {_ADVANTAGES: rule} for rule in ("quantile", "maximum_likelihood")},
+    "w_reinforce": {_ADVANTAGES: "reinforce"},
+    "negative_only": {_ADVANTAGES: "reinforce", "objective.advantages.config": "{positive: 0}"},
+}
+CONTROLS = ("even", "random")
+RATES = ("1e-4", "2e-4", "4e-4")
+SCREEN_SEEDS, SEEDS = (101, 102), (1, 2, 3, 4, 5, 6, 7, 8)
+FINALISTS = 4  # rules, beside GRPO and GTPO
+
+
+class Level(NamedTuple):
+    """Problems of a task, and how the columns of their outcomes begin."""
+
+    words: str
+    task: str
+    config: dict[str, Any]
+    asked: int
+    sampled: int
+
+
+def levels() -> list[Level]:
+    trained: dict[str, Any] = dict(load_recipe(RECIPE).data.config)
+    return [
+        level
+        for task, harder in HARDER.items()
+        for level in (
+            Level(task.rpartition("/")[2], task, trained[task], ASKED, SAMPLED),
+            Level(f"harder {task.rpartition('/')[2]}", task, harder, ASKED_HARDER, 0),
+        )
+    ]
+
+
+def settings_of(arm: str) -> dict[str, Any]:
+    """A control is named by its rule: conflict_even, conflict_random."""
+    rule, _, control = arm.rpartition("_")
+    return ARMS[arm] if arm in ARMS else ARMS[rule] | {_CONTROL: control}
+
+
+def recipe_of(run: Run) -> Recipe:
+    settings = {
+        "objective.name": "grpo", "output_dir": BUILD / "runs", "run_name": run.key, "seed": run.seed,
+        "training.max_steps": run.steps, "training.save_every": run.steps, "training.eval_every": None,
+        "training.keep_best": None, "training.guard.action": "warn", "rewards.format.weight": 0.0,
+        "optimizer.learning_rate": float(run.rate), **settings_of(run.arm),
+    }  # fmt: skip
+    return load_recipe(RECIPE, [f"{key}={written(value)}" for key, value in settings.items()])
+
+
+def make(run: Run, build: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The figures of a run: those that choose, if it is one of the screen, else all outcomes."""
+    recipe = recipe_of(run)
+    folder = train_anew(run, recipe, build)
+    row = {key: value for key, value in asdict(run).items() if key != "tunes"}
+    measure = validation if run.tunes else outcomes
+    row |= measure(recipe, choose_checkpoint(folder, "last"))
+    last = read_metrics(folder.metrics_file)[-max(1, run.steps // 10) :]
+    for name in ("entropy/mean", "completions/length_mean", "train/strict_format_rate"):
+        row[name] = fmean(step[name] for step in last)
+    return row, []
+
+
+def validation(recipe: Recipe, checkpoint: Checkpoint | None) -> dict[str, float]:
+    """Greedy accuracy by task on problems that no outcome uses."""
+    found = {}
+    with Scorer(recipe.rewards, longest=recipe.rollout.max_completion_tokens) as scorer:
+        subject = Subject(recipe, checkpoint, scorer)
+        for level in levels():
+            if level.sampled:
+                problems = task_problems(level.task, level.config, "test", 0, ASKED + VALIDATION)[ASKED:]
+                found[f"greedy {level.words}"] = accuracy(subject.answers(problems, samples=1, temperature=GREEDY))
+    return found | {"greedy": fmean(found.values())}
+
+
+def outcomes(recipe: Recipe, checkpoint: Checkpoint | None) -> dict[str, float]:
+    """Every registered outcome of a model."""
+    found: dict[str, float] = {}
+    with Scorer(recipe.rewards, longest=recipe.rollout.max_completion_tokens) as scorer:
+        subject = Subject(recipe, checkpoint, scorer)
+        for level in levels():
+            problems = task_problems(level.task, level.config, "test", 0, level.asked)
+            greedy = subject.answers(problems, samples=1, temperature=GREEDY)
+            found[f"greedy {level.words}"] = accuracy(greedy)
+            if level.sampled:
+                sampled = subject.answers(problems[: level.sampled], samples=64, temperature=1.0)
+                found |= {f"{name} {level.words}": value for name, value in sampled_scores(sampled).items()}
+                found[f"format {level.words}"] = fmean(c.strict_format for p in sampled for c in p.completions)
+    return found
+
+
+def screen() -> list[Run]:
+    """Every rule at every rate, with seeds that are not used again."""
+    return [Run("screen", arm, rate, seed, tunes=True) for seed, rate, arm in product(SCREEN_SEEDS, RATES, ARMS)]
+
+
+def chosen_rates() -> dict[str, tuple[str, float]]:
+    """For each arm the rate with the best mean accuracy over tasks, the lowest of equal ones, and that mean."""
+    found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for row in read(RECORDS / "screen.csv"):
+        found[row["arm"]][row["rate"]].append(float(row["greedy"]))
+    means = {arm: {rate: fmean(by_rate[rate]) for rate in RATES} for arm, by_rate in found.items()}
+    best = {arm: max(RATES, key=lambda rate: of_arm[rate]) for arm, of_arm in means.items()}
+    return {arm: (rate, means[arm][rate]) for arm, rate in best.items()}
+
+
+def finalists() -> dict[str, str]:
+    """Each arm that gets all seeds, with its rate: GRPO, GTPO, the best rules, and the controls of those that weigh
+    tokens, at the rate of their rule."""
+    rates = chosen_rates()
+    others = sorted((arm for arm in rates if arm not in ("grpo", "gtpo")), key=lambda arm: -rates[arm][1])
+    arms = {arm: rates[arm][0] for arm in ("grpo", "gtpo", *others[:FINALISTS])}
+    controls = {f"{arm}_{control}": arms[arm] for arm in arms for control in CONTROLS if arm in TOKEN_RULES}
+    return arms | controls
+
+
+def final() -> list[Run]:
+    """Seed by seed, so that whole seeds can be compared whenever it stops."""
+    return [Run("final", arm, rate, seed) for seed, (arm, rate) in product(SEEDS, finalists().items())]
+
+
+def main() -> int:
+    RECORDS.mkdir(exist_ok=True)
+    asked = sys.argv[1:] or ["base", "screen", "final"]
+    if asked[0] == "pilot":
+        rate, steps = asked[1:]
+        row, _ = make(Run("pilot", "grpo", rate, 901, int(steps)), BUILD)
+        print("\n".join(f"{name:<24} {value}" for name, value in row.items()))
+        return 0
+    for study in asked:
+        if study == "base":
+            if not (RECORDS / "base.csv").exists():
+                append(RECORDS / "base.csv", [outcomes(recipe_of(Run("base", "grpo", "1e-4", 1)), None)])
+            continue
+        make_all(screen() if study == "screen" else final(), BUILD, RECORDS / f"{study}.csv", make=make)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
