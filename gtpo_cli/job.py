@@ -15,6 +15,8 @@ from gtpo_cli.data import Prepared, PromptEncoder
 from gtpo_cli.hub import cached_snapshot
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.recipe.schema import CHANGES_NO_STEP, Engine
+from gtpo_cli.recipe.section import code_names
+from gtpo_cli.runs.user_code import code_digest
 
 if TYPE_CHECKING:
     from gtpo_cli.data.unseen import Benchmark
@@ -92,6 +94,11 @@ class TrainingJob(Job):
     def named(self, run_name: str | None) -> Self:
         """Return the job of a run with this name."""
         return self.with_recipe(self.recipe.model_copy(update={"run_name": run_name}))
+
+    @property
+    def code_digests(self) -> dict[str, str]:
+        """Eight hexadecimal digits for the files of each function or class of the user's own that the recipe names."""
+        return {name: code_digest(name) for _, name in code_names(self.recipe)}
 
     @property
     def problem_digests(self) -> list[str]:

@@ -35,7 +35,7 @@ from gtpo_cli.recipe.schema import EvaluationRecipe
 from gtpo_cli.recipe.section import code_names
 from gtpo_cli.rewards import Scorer
 from gtpo_cli.runs.folder import RunFolder
-from gtpo_cli.runs.user_code import places_of
+from gtpo_cli.runs.user_code import code_digest
 from gtpo_cli.seeds import derive_seed
 from gtpo_cli.tasks.gym import version as gym_version
 from gtpo_cli.types import CodeName, Completion, Group, Problem
@@ -53,10 +53,9 @@ def find_evaluation(run: RunFolder, benchmark: Benchmark, subject: Subject) -> S
     sampling = {key: settings.pop(key) for key in tuple(settings) if key.startswith("evaluation.")}
     tasks = {problem.entry.task for problem in problems if problem.entry is not None}  # which score by themselves
     names = [name for _, name in code_names(recipe.rewards)] + [CodeName(name) for name in sorted(tasks) if ":" in name]
-    own = {name: filter(Path.is_file, places_of(name)) for name in names}
     if tasks:
         settings["data.config"] = recipe.data.config
-    settings["rewards.plugins"] = {name: _digest_of(files) for name, files in own.items()}
+    settings["rewards.plugins"] = {name: code_digest(name) for name in names}
     conditions = Conditions(
         benchmark=benchmark.name,
         split=benchmark.split,

@@ -80,7 +80,7 @@ def resolve(
     `Parts`. `say` gets a line about the keys that the recipe leaves open.
 
     Raises NotReadyError with everything that keeps this recipe from starting here, and for a resumed run with other
-    problems than it began with, unless `force`; then the first error of a part.
+    problems or other code of the user's own than it began with, unless `force`; then the first error of a part.
     """
     from gtpo_cli.machine.resolve import Parts
 
@@ -92,8 +92,8 @@ def resolve(
     if reason := why_auto_is_slow(parts.here):
         say(f"Unsloth and vLLM would be faster but are not used: {reason}")
     job = parts.training_job()
-    if resumed is not None and not force and (differ := _other_problems(job, resumed)):
-        raise NotReadyError(f"{resumed.path}: {differ}; put the data back as they were, or go on with these: --force")
+    if resumed is not None and not force and (differ := _what_differs(job, resumed)):
+        raise NotReadyError(f"{resumed.path}: {differ}, or go on with what is there now: --force")
     if recipe.objective.name != "sft" and measures is None:
         from gtpo_cli.training.setup import check_rules
 
@@ -113,20 +113,27 @@ def _try_rewards(job: TrainingJob, say: Callable[[str], None]) -> None:
         try_rewards(rewards, problem, made_up)
 
 
-def _other_problems(job: TrainingJob, run: RunFolder) -> str | None:
-    """Say how the problems differ from those that the run began with; None if they do not."""
-    then, now = run.problems(), job.problem_digests
-    if then is None or list(then) == now:
+def _what_differs(job: TrainingJob, run: RunFolder) -> str | None:
+    """Say what differs from what the run began with, and the remedy; None if nothing does."""
+    began = run.beginning()
+    if began is None:
+        return None
+    if changed := [name for name, digest in job.code_digests.items() if began.code.get(name, digest) != digest]:
+        return f"{', '.join(changed)}: the code changed since the run began; put it back as it was"
+    then, now = began.digests, job.problem_digests
+    if list(then) == now:
         return None
     if len(then) != len(now):
-        return f"it began with {counted(len(then), 'problem')}, and now there are {len(now)}"
-    other = [place for place, (before, after) in enumerate(zip(then, now, strict=True)) if before != after]
-    first, _ = job.data.prompts[other[0]]
-    differ = "differs" if len(other) == 1 else "differ"
-    return (
-        f"{len(other)} of its {counted(len(now), 'problem')} {differ} from what it began with, in question or gold "
-        f"answer; the first is {first.id}"
-    )
+        what = f"it began with {counted(len(then), 'problem')}, and now there are {len(now)}"
+    else:
+        other = [place for place, (before, after) in enumerate(zip(then, now, strict=True)) if before != after]
+        first, _ = job.data.prompts[other[0]]
+        differ = "differs" if len(other) == 1 else "differ"
+        what = (
+            f"{len(other)} of its {counted(len(now), 'problem')} {differ} from what it began with, in question or gold "
+            f"answer; the first is {first.id}"
+        )
+    return f"{what}; put the data back as they were"
 
 
 def check_recipe(recipe: Recipe) -> list[str]:

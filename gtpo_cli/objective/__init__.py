@@ -6,7 +6,14 @@ from gtpo_cli.objective.batch import Rows, SampledRows, Unit
 from gtpo_cli.objective.conflict import ConflictSpans, conflict_mask, conflict_spans, conflict_weights
 from gtpo_cli.objective.entropy import keep_mask, mean_entropy
 from gtpo_cli.objective.equation import GroupTerms, Method, RowTerms, coefficients, group_terms, row_terms
-from gtpo_cli.objective.loss import LossResult, Ratio, importance_weights, policy_loss, token_shares
+from gtpo_cli.objective.loss import (
+    LossResult,
+    Ratio,
+    covariance_ranks,
+    importance_weights,
+    policy_loss,
+    token_shares,
+)
 from gtpo_cli.objective.token_rules import Tokens, needs
 
 __all__ = [
@@ -26,6 +33,7 @@ __all__ = [
     "conflict_mask",
     "conflict_spans",
     "conflict_weights",
+    "covariance_ranks",
     "filter_is_on",
     "group_advantages",
     "group_terms",

@@ -73,6 +73,11 @@ class Method(NamedTuple):
         """What the rule for lambda needs."""
         return "group" if self.token_rule is None else needs_of(self.token_rule)
 
+    @property
+    def ranks(self) -> bool:
+        """Whether the rule for the loss compares all tokens of the step."""
+        return needs_of(self.loss, "row") == "step"
+
     def weigh(self, tokens: Tokens) -> Tensor:
         """Return lambda, float32 and 0 at padding. Raises RecipeError if a rule gives something else.
 

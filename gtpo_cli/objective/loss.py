@@ -20,6 +20,9 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from gtpo_cli.errors import RecipeError
+from gtpo_cli.objective.token_rules import needs
+
 Average = Literal["completion", "token", "sum"]
 IMPORTANCE_CAP = 2.0
 
@@ -39,6 +42,7 @@ class Ratio(NamedTuple):
     coefficients: Tensor  # c
     mask: Tensor  # bool, True at real tokens
     clip: tuple[float, float]  # low, high
+    ranks: Tensor | None = None  # `covariance_ranks`, for a rule that needs the step; None before the first update
 
     @property
     def value(self) -> Tensor:
@@ -109,6 +113,19 @@ def soft(ratio: Ratio, *, positive: float = 1.0, negative: float = 1.05) -> Toke
     return TokenObjective(gate * ratio.coefficients, r, torch.zeros_like(ratio.mask))
 
 
+@needs("step")
+def kl_cov(ratio: Ratio, *, share: float = 2e-4, coef: float = 1.0) -> TokenObjective:
+    """r c, less coef |ln r| where the covariance is among the step's largest `share`, one token at least; no clip.
+
+    KL-Cov, arXiv 2505.22617. Tokens are chosen with ln pi_old, so all updates of a batch hold the same ones.
+    """
+    r, held = ratio.value, torch.zeros_like(ratio.mask)
+    if ratio.ranks is not None:
+        held = ratio.mask & (ratio.ranks <= share)
+    distance = (ratio.logprobs - ratio.old_logprobs).abs()
+    return TokenObjective(r * ratio.coefficients - coef * distance * held, r, torch.zeros_like(held))
+
+
 def _clipped(ratio: Ratio, r: Tensor) -> TokenObjective:
     low, high = ratio.clip
     within = r.clamp(1.0 - low, 1.0 + high)
@@ -123,9 +140,27 @@ RULES: Mapping[str, LossRule] = {
     "weight": weight,
     "geometric": geometric,
     "soft": soft,
+    "kl_cov": kl_cov,
 }
-# These differ from `token` only from a batch's second update on.
-OF_LATER_UPDATES = ("geometric", "soft")
+
+
+def covariance_ranks(logprobs: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
+    """Rank the tokens of a step by (ln pi - mean ln pi) (A - mean A), means over all of them (arXiv 2505.22617).
+
+    Args:
+        logprobs: ln pi, nats, (N, T) or (B, G, T). advantages: A, (N) or (B, G). mask: bool, the tokens that count.
+    Returns:
+        float64, of the shape of `mask`: the share of tokens from the largest product down to this one. It is 0 for the
+        first, so that `ranks <= share` chooses max(1, floor(share tokens)); 2 outside the mask.
+    """
+    logp, A = logprobs.detach().double(), advantages.double()[..., None].expand(mask.shape)
+    number = int(mask.sum())
+    ranks = torch.full(mask.shape, 2.0, dtype=torch.float64, device=mask.device)
+    if number:
+        products = (logp[mask] - logp[mask].mean()) * (A[mask] - A[mask].mean())
+        places = products.argsort(descending=True, stable=True).argsort()
+        ranks[mask] = torch.where(places == 0, 0.0, (places + 1).double() / number)
+    return ranks
 
 
 def token_shares(completion_mask_BGT: Tensor, average: Average | int = "completion") -> Tensor:
@@ -164,6 +199,7 @@ def policy_loss(
     clip: tuple[float, float] = (0.2, 0.2),
     average: Average | int = "completion",
     shares_BG: Tensor | None = None,
+    ranks_BGT: Tensor | None = None,
 ) -> LossResult:
     """Compute -J for a whole step, or for a micro-batch of it with the step's `shares_BG`.
 
@@ -176,12 +212,14 @@ def policy_loss(
         kl_coef: beta >= 0.
         rule: each token's part of J, as above. clip: (low, high), >= 0; each rule says what they bound.
         average: as in `token_shares`. shares_BG: the token shares of the whole step, used instead of `average`.
+        ranks_BGT: `covariance_ranks` of the whole step, for rules that need it.
     Returns:
         LossResult. metrics: "kl" (mean over tokens of kl_t, nats; only when kl_coef > 0), "clipped_share" (share of
         trained tokens, those with c != 0, whose ratio lies outside the clip range; 0 with one iteration), and with
         old_logprobs_BGT "ratio_mean" and "ratio_max" over trained tokens (0 if there are none). All are detached.
     Raises:
-        ValueError: kl_coef > 0 without ref_logprobs_BGT, an unknown average, or a rule's result of another shape.
+        ValueError: kl_coef > 0 without ref_logprobs_BGT, or an unknown average.
+        RecipeError: a rule's result has another shape.
     """
     if kl_coef > 0 and ref_logprobs_BGT is None:
         raise ValueError("policy_loss: kl_coef > 0 needs ref_logprobs_BGT")
@@ -189,12 +227,15 @@ def policy_loss(
     logp = logprobs_BGT.masked_fill(~mask, 0.0)  # padding gives no gradient and no NaN
     old = logp.detach() if old_logprobs_BGT is None else old_logprobs_BGT.detach().masked_fill(~mask, 0.0)
     shares_BG = token_shares(mask, average) if shares_BG is None else shares_BG
-    found = rule(Ratio(logp, old, c, mask, clip))
+    found = rule(Ratio(logp, old, c, mask, clip, ranks_BGT))
     if not isinstance(found, TokenObjective):
         found = TokenObjective(found, torch.exp(logp.detach() - old), torch.zeros_like(mask))
     objective, r, clipped = found
     if objective.shape != mask.shape:
-        raise ValueError(f"a rule for the loss gave the shape {tuple(objective.shape)}, not {tuple(mask.shape)}")
+        raise RecipeError(
+            f"objective.loss.rule: gave the shape {tuple(objective.shape)}; expected one number for each token, a "
+            f"tensor of the shape {tuple(mask.shape)}"
+        )
     metrics: dict[str, float] = {}
     if kl_coef > 0 and ref_logprobs_BGT is not None:
         log_ratio = ref_logprobs_BGT.detach().masked_fill(~mask, 0.0) - logp

@@ -54,9 +54,9 @@ def needs(what: Needs) -> Callable[[Function], Function]:
     return declare
 
 
-def needs_of(rule: TokenRule) -> Needs:
+def needs_of(rule: Callable[..., Any], unsaid: Needs = "step") -> Needs:
     """Return what a rule declares with `needs`."""
-    found: Needs = getattr(rule.func if isinstance(rule, partial) else rule, "needs", "step")
+    found: Needs = getattr(rule.func if isinstance(rule, partial) else rule, "needs", unsaid)
     return found
 
 

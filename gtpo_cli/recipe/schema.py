@@ -205,7 +205,7 @@ class RolloutRecipe(Section):
 
 ADVANTAGE_RULES = ("group", "quantile", "maximum_likelihood", "reinforce", "each_reward")
 TOKEN_RULES = ("none", "conflict", "top_entropy", "clip_cov", "entropy_advantage", "entropy_credit")
-LOSS_RULES = ("token", "sequence", "weight", "geometric", "soft")
+LOSS_RULES = ("token", "sequence", "weight", "geometric", "soft", "kl_cov")
 
 
 def _rule(names: tuple[str, ...]) -> Any:
@@ -507,7 +507,7 @@ class Recipe(Section):
                 "remove them"
             )
         once = objective.num_iterations == self.rollout.steps_per_generation == 1
-        if objective.loss.rule in ("geometric", "soft") and once:
+        if objective.loss.rule in ("geometric", "soft", "kl_cov") and once:
             problems.append(
                 f"objective.loss.rule: {objective.loss.rule} does what token does as long as the ratio is 1, and with "
                 "one update of each batch it always is; set objective.num_iterations or rollout.steps_per_generation "

@@ -24,7 +24,7 @@ import platform
 import re
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from itertools import count
@@ -234,18 +234,19 @@ class RunFolder:
     def write_initial_entropy(self, document: dict[str, Any]) -> None:
         self._write(self.initial_entropy_file, json.dumps(document, indent=2) + "\n")
 
-    def keep_problems(self, digests: Sequence[str]) -> None:
-        """Record the problems that the run trains on, each by a digest of its question and gold answer."""
-        self._write(self.problems_file, json.dumps({"digests": list(digests)}) + "\n")
+    def keep_beginning(self, digests: Sequence[str], code: Mapping[str, str]) -> None:
+        """Record what the run trains on: a digest of each problem's question and gold answer, and of the user's own
+        code by its name in the recipe."""
+        self._write(self.problems_file, json.dumps({"digests": list(digests), "code": dict(code)}) + "\n")
 
-    def problems(self) -> tuple[str, ...] | None:
-        """Read the digests of the problems; None if none were recorded yet. Raises CheckpointError."""
+    def beginning(self) -> Beginning | None:
+        """Read what the run trains on; None if nothing was recorded yet. Raises CheckpointError."""
         file = self.problems_file
         if not os.path.lexists(file):
             return None
         return read_json(
-            file, _Problems, lambda why: CheckpointError(f"{file}: cannot be read ({why}); put it back as it was")
-        ).digests
+            file, Beginning, lambda why: CheckpointError(f"{file}: cannot be read ({why}); put it back as it was")
+        )
 
     def _write(self, file: Path, text: str) -> None:
         with making_run(self.path):
@@ -269,8 +270,11 @@ class _InitialEntropy:
 
 
 @dataclass(frozen=True, slots=True)
-class _Problems:
+class Beginning:
+    """What a run began with: `digests` of its problems, and of the user's own `code` by its name in the recipe."""
+
     digests: tuple[str, ...]
+    code: dict[str, str]
 
 
 @dataclass(frozen=True, slots=True)

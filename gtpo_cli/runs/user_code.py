@@ -10,6 +10,7 @@ Whatever torch mode a user's code switches, training goes on as before.
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import importlib.util
 import os
@@ -271,6 +272,12 @@ def _is_run(folder: Path, *, sure: bool) -> bool:
     if not (folder / _RECIPE).exists():
         return False
     return not sure or any((folder / name).exists() for name in _OF_RUNS)
+
+
+def code_digest(name: CodeName) -> str:
+    """Return eight hexadecimal digits of the files that importing the module of `name` would run."""
+    files = filter(Path.is_file, places_of(name))
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:8]
 
 
 def places_of(name: CodeName) -> Iterator[Path]:

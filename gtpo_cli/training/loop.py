@@ -157,7 +157,7 @@ def build(job: TrainingJob, folder: RunFolder, *, say: Say, warn: Say) -> Iterat
                 "rounding from those that the run would have taken there"
             )
         folder.write_environment(setup.facts | origin(folder))
-        folder.keep_problems(job.problem_digests)
+        folder.keep_beginning(job.problem_digests, job.code_digests)
         sampler = load_sampler(policy, job, warn=warn) if recipe.generates else None
         seed_random_states(derive_seed(recipe.seed, "torch"))  # after the engine, which seeds with 0 as it starts
         budget = training_budget(recipe.training.micro_batch_size, longest_row=job.data.longest_row, warn=warn)

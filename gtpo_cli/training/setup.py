@@ -20,7 +20,7 @@ from gtpo_cli.errors import CheckpointError, GtpoError, RecipeError, translated
 from gtpo_cli.evaluation.probe import probe_entropy, right_at_first, undecided
 from gtpo_cli.job import TrainingJob
 from gtpo_cli.kernels.logprobs import factor_dtype
-from gtpo_cli.objective import Method, Rewards, Tokens, conflict_spans, policy_loss
+from gtpo_cli.objective import Method, Rewards, Tokens, conflict_spans, covariance_ranks, policy_loss
 from gtpo_cli.objective.advantages import RULES as ADVANTAGES
 from gtpo_cli.objective.loss import RULES as LOSSES
 from gtpo_cli.objective.token_rules import RULES as TOKEN_WEIGHTS
@@ -212,7 +212,10 @@ def check_rules(objective: ObjectiveRecipe) -> None:
     with _trying("loss", objective.loss):
         logprobs_BGT = (-noise_BGT).requires_grad_()
         c_BGT, old_BGT = A_BG.float()[..., None].expand(shape), -1.1 * noise_BGT
-        found = policy_loss(logprobs_BGT, c_BGT, mask_BGT, old_logprobs_BGT=old_BGT, **method.loss_arguments())
+        ranks_BGT = covariance_ranks(old_BGT, A_BG, mask_BGT) if method.ranks else None
+        found = policy_loss(
+            logprobs_BGT, c_BGT, mask_BGT, old_logprobs_BGT=old_BGT, ranks_BGT=ranks_BGT, **method.loss_arguments()
+        )
         if not found.loss.requires_grad:
             raise ValueError("it gives nothing with a gradient; compute it from ratio.logprobs or ratio.value")
 

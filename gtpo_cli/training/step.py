@@ -34,6 +34,7 @@ from gtpo_cli.objective import (
     Rewards,
     SampledRows,
     Tokens,
+    covariance_ranks,
     group_terms,
     importance_weights,
     policy_loss,
@@ -137,6 +138,7 @@ class StepRows(SampledRows):
     included_N: Tensor  # bool: False if the recipe leaves the completion out
     old_NT: Tensor | None  # ln pi_old; None until the first iteration has measured it
     reference_NT: Tensor | None  # ln pi_ref; None without a KL term
+    ranks_NT: Tensor | None  # `covariance_ranks`; None without ln pi_old, and if the rule for the loss does without
     logprobs_NT: Tensor  # ln pi
     entropy_NT: Tensor  # H
     mean_entropy_N: Tensor  # <H>
@@ -192,6 +194,9 @@ def train_step(
                 rows, policy.reference_logprobs, parts.budget, packed=policy.packs
             )
         for number in range(parts.objective.num_iterations):
+            if method.ranks and rows.old_NT is not None and rows.ranks_NT is None:
+                trains_NT = (rows.weights_NT != 0) & (rows.included_N & (rows.advantages_N != 0))[:, None]
+                rows.ranks_NT = covariance_ranks(rows.old_NT, rows.advantages_N, rows.mask_NT & trains_NT)
             work = partial(accumulate, parts, rows, first=number == 0)
             iteration = parts.budget.run(work, at_most=rows.size(parts.budget.unit))
             if rows.old_NT is None:
@@ -246,6 +251,7 @@ def step_rows(
         included_N=included_N,
         old_NT=None if samples.old_NT is None else samples.old_NT.to(device),
         reference_NT=None,
+        ranks_NT=None,
         logprobs_NT=zeros_NT,
         entropy_NT=zeros_NT.clone(),
         mean_entropy_N=torch.zeros_like(A_N, dtype=zeros_NT.dtype),
@@ -330,6 +336,7 @@ def accumulate(parts: StepParts, rows: StepRows, limit: int, *, first: bool) -> 
             ref_logprobs_BGT=reference,
             kl_coef=method.kl_coef,
             shares_BG=part.shares_N,
+            ranks_BGT=part.ranks_NT,
             **method.loss_arguments(),
         )
         if old is not None:

@@ -107,7 +107,7 @@ def test_a_run_goes_on_with_other_data_only_when_it_is_asked_to(gtpo: Run, tmp_p
     write(1, 2, 99, *range(4, 9))
     said = gtpo(*resume, code=2).stderr
     assert "runs/one: 1 of its 8 problems differs from what it began with, in question or gold answer" in said
-    assert "the first is local/mine/3; put the data back as they were, or go on with these: --force" in said
+    assert "the first is local/mine/3; put the data back as they were, or go on with what is there now: --force" in said
     write(*range(1, 7))
     assert "it began with 8 problems, and now there are 6" in gtpo(*resume, code=2).stderr
     gtpo(*resume, "--force")

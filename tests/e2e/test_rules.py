@@ -67,6 +67,16 @@ def test_a_rule_of_ones_own_for_each_key(gtpo: Run, tmp_path: Path) -> None:
                 assert row["lambda"] == [float(place + 1 > 0.25 * length) for place in range(length)]
     assert "lambda of the rule rules.py:late with share 0.25" in gtpo("inspect", "runs/own").stdout
 
+    (tmp_path / "rules.py").write_text(RULES + "# edited")
+    resume = ["train", "--quiet", "--resume", "runs/own", "--set", "training.max_steps=3"]
+    said = " ".join(gtpo(*resume, code=2).stderr.split())
+    names = "rules.py:above_half, rules.py:unclipped, rules.py:late"
+    assert f"runs/own: {names}: the code changed since the run began; put it back as it was, or go on with" in said
+    assert len(metrics(run)) == 2
+    gtpo(*resume, "--force")
+    gtpo(*resume[:-1], "training.max_steps=4")  # with the code that it went on with
+    assert len(metrics(run)) == 4
+
 
 def test_a_rule_of_the_whole_step_is_measured_and_repeated_after_a_resume(gtpo: Run, tmp_path: Path) -> None:
     weights = "objective.token_weights={rule: clip_cov, config: {share: 0.2, low: 0}, control: random}"
@@ -105,6 +115,7 @@ def test_a_rule_of_the_whole_step_is_measured_and_repeated_after_a_resume(gtpo: 
         ),
         ("objective.advantages={rule: quantile, config: {k: 2}}", r"objective\.advantages: quantile with \{'k': 2"),
         ("objective.loss.rule=rules.py:without_gradient", r"objective\.loss: rules\.py:without_gradient: .*gradient"),
+        ("objective.loss.rule=kl_cov", r"objective\.loss\.rule: kl_cov does what token does as long as the ratio is 1"),
         ("objective.loss.rule=soft", r"objective\.loss\.rule: soft does what token does as long as the ratio is 1"),
         ("objective.loss.rule=sopft", r"objective\.loss\.rule: 'sopft' is not one of .*did you mean soft"),
     ],

@@ -153,7 +153,7 @@ def train(
         keeper = RunKeeper(recipe.objective.num_iterations, policy)
         if processes.is_main:
             folder.write_environment(setup.facts | origin(folder) | _facts(arguments, processes, extra))
-            folder.keep_problems(job.problem_digests)
+            folder.keep_beginning(job.problem_digests, job.code_digests)
             opened = open_run(
                 recipe, folder, keeper, state=state, total_steps=order.total_steps, initial_entropy=initial_entropy,
                 quiet=quiet, say=say,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import pytest
 import torch
 from torch import Tensor
 
-from gtpo_cli.objective import loss, policy_loss
+from gtpo_cli.objective import covariance_ranks, loss, policy_loss
 
 CLIP = (0.4, 0.4)
 
@@ -58,6 +59,35 @@ def test_value_and_gradient_are_the_papers(seed: int, name: str, naive: object) 
     expected = -torch.stack(terms).mean()
     assert result.loss.item() == pytest.approx(expected.item(), rel=1e-12)
     torch.testing.assert_close(found, torch.autograd.grad(expected, logps)[0], rtol=1e-10, atol=1e-14)
+
+
+@pytest.mark.parametrize("share", [1e-9, 0.2, 0.5, 1.0])
+def test_kl_cov_holds_the_tokens_with_the_largest_covariance(share: float) -> None:
+    """2505.22617, one token at a time: r A, less |ln r| for the tokens whose (ln pi - mean) (A - mean) is largest."""
+    logps, old, c, mask = batch(3)
+    tokens = [(b, g, t) for b in range(2) for g in range(3) for t in range(5) if mask[b, g, t]]
+    mean_logp, mean_A = (sum(float(of[at]) for at in tokens) / len(tokens) for of in (old, c))
+    order = sorted(tokens, key=lambda at: -(float(old[at]) - mean_logp) * (float(c[at]) - mean_A))
+    held = order[: max(1, int(share * len(tokens)))]
+    expected = torch.zeros((), dtype=torch.float64)
+    for b, g, t in tokens:
+        part = torch.exp(logps[b, g, t] - old[b, g, t]) * c[b, g, t]
+        if (b, g, t) in held:
+            part = part - 0.7 * (logps[b, g, t] - old[b, g, t]).abs()
+        expected = expected - part / mask[b, g].sum() / 6
+    ranks = covariance_ranks(old, c[..., 0], mask)
+    rule = partial(loss.kl_cov, share=share, coef=0.7)
+    result = policy_loss(logps, c, mask, old_logprobs_BGT=old, rule=rule, ranks_BGT=ranks)
+    assert result.loss.item() == pytest.approx(expected.item(), rel=1e-12)
+    found, theirs = (torch.autograd.grad(value, logps, retain_graph=True)[0] for value in (result.loss, expected))
+    torch.testing.assert_close(found, theirs, rtol=1e-10, atol=1e-14)
+
+
+def test_ranks_of_no_token_and_of_tokens_without_any_covariance() -> None:
+    nothing = covariance_ranks(torch.zeros(1, 3), torch.ones(1), torch.zeros(1, 3, dtype=torch.bool))
+    assert nothing.tolist() == [[2.0, 2.0, 2.0]]
+    alike = covariance_ranks(torch.zeros(1, 4), torch.ones(1), torch.tensor([[True, True, False, True]]))
+    assert alike.tolist() == [[0.0, pytest.approx(2 / 3), 2.0, 1.0]]
 
 
 def test_clipped_tokens_are_counted_by_their_rule() -> None:

@@ -82,13 +82,15 @@ def test_in_16_bits_too_the_ratio_is_1_until_the_first_update(parts_for: Any, na
 
 @pytest.mark.parametrize(
     "name", ["gtpo", "grpo with kl", "dr_grpo", "dapo", "gspo", "cispo", "rloo", "gtpo's corrections on gspo",
-             "gtpo's corrections on cispo", "mask truncated", "importance correction"],
+             "gtpo's corrections on cispo", "mask truncated", "importance correction", "kl-cov"],
 )  # fmt: skip
 def test_the_second_step_has_the_loss_and_gradient_of_the_naive_specification(parts_for: Any, name: str) -> None:
     """pi_old is the policy that sampled; H, delta and c are the present one's. Whatever the micro-batch."""
     corrected = name == "importance correction"
+    kl_cov = ["objective.name=grpo", "objective.loss={rule: kl_cov, config: {share: 0.2, coef: 0.5}}"]
     wide = ["objective.clip={low: 0.5, high: 0.5}"] if "gspo" in name else []  # its own range leaves nothing
-    chosen = recipe(*CASES.get(name, [NEVER, "rollout.importance_correction=truncated"]), *wide, FAST, TWO)
+    others = {"importance correction": [NEVER, "rollout.importance_correction=truncated"], "kl-cov": kl_cov}
+    chosen = recipe(*(CASES | others)[name], *wide, FAST, TWO)
     for micro in (64, 4):
         parts = parts_for(chosen, micro=micro)
         if corrected:
@@ -109,7 +111,7 @@ def test_the_second_step_has_the_loss_and_gradient_of_the_naive_specification(pa
         (ours,) = gradients
         for gradient, theirs in zip(ours, matrices_first(now), strict=True):
             torch.testing.assert_close(gradient, theirs.grad, rtol=1e-3, atol=2e-5 * max(scale, 1e-3))
-        if chosen.objective.loss.rule != "weight":
+        if chosen.objective.loss.rule not in ("weight", "kl_cov"):
             assert 0 < ratios_of(result)[0].clipped_share <= (1 if chosen.objective.loss.rule == "sequence" else 0.99)
 
 

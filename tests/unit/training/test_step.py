@@ -148,7 +148,12 @@ def naive_loss(
             r = torch.exp(own - old)
             if o.loss.rule == "sequence":
                 r = torch.exp((own - old).mean()).detach() * torch.exp(own - own.detach())
-            if o.loss.rule == "weight":
+            if o.loss.rule == "kl_cov":
+                assert sampled_by is not None
+                term = (r * c * weights).sum() - 0.5 * (
+                    (own - old).abs() * naive_held(recipe, result, sampled_by, i + b * G)
+                ).sum()
+            elif o.loss.rule == "weight":
                 term = (r.clamp(max=o.clip.high).detach() * own * c * weights).sum()
             else:
                 term = (torch.minimum(r * c, r.clamp(1 - o.clip.low, 1 + o.clip.high) * c) * weights).sum()
@@ -169,6 +174,16 @@ def naive_loss(
                 }[o.average]
             )
     return total
+
+
+def naive_held(recipe: Recipe, result: StepRows, sampled_by: Any, row: int) -> torch.Tensor:
+    """Which tokens of a row are in the fifth with the largest covariance of ln pi_old and A, of the tokens with A."""
+    A = naive_advantages(recipe, result)
+    tokens = [token for token in naive_tokens(recipe, result, sampled_by, A) if token.A != 0]
+    logp, mean = fmean(token.logp for token in tokens), fmean(token.A for token in tokens)
+    held = sorted(tokens, key=lambda token: -(token.logp - logp) * (token.A - mean))[: int(0.2 * len(tokens))]
+    every = naive_tokens(recipe, result, sampled_by, A)
+    return torch.tensor([float(token in held) for token in every if token.row == row])
 
 
 def naive_spans(ids: list[tuple[int, ...]], A: list[float], i: int, alignment: str) -> tuple[list[bool], list[bool]]:
