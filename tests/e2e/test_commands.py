@@ -78,7 +78,7 @@ def load_recipe_text(text: str) -> Recipe:
 def test_recipes_commands(gtpo: Run, tmp_path: Path) -> None:
     listed = [re.split(r" {2,}", line.rstrip()) for line in gtpo("recipes", "list").stdout.splitlines()]
     assert listed[0] == ["recipe", "what it is for, and what it needs"]
-    assert [first for first, _ in listed[2:30:2]] == list(shipped_recipes())
+    assert [first for first, _ in listed[2:34:2]] == list(shipped_recipes())
     assert listed[2:4] == [
         ["llama8b_gsm8k", "GTPO on GSM8K with LLaMA-3.1-8B: the paper's settings (Listing 1)."],
         ["", "19.0 of 24 GiB GPU; 14 to 73 h; on an H100 15 to 31 h"],

@@ -141,11 +141,17 @@ def test_a_card_without_bfloat16_is_planned_in_float32_with_the_memory_that_cuda
 # -- without a GPU ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "completions"), [("smollm135m_words", 40 * 64), ("smollm135m_words_sft", 40 * 2)])
-def test_the_measured_recipes_of_a_real_model_are_in_their_range(name: str, completions: int) -> None:
+@pytest.mark.parametrize(
+    ("name", "steps", "completions"),
+    [
+        ("smollm135m_words", 40, 40 * 64), ("smollm135m_words_sft", 40, 40 * 2),
+        ("smollm135m_tasks", 20, 20 * 64), ("smollm135m_tasks_sft", 80, 80 * 4),
+    ],
+)  # fmt: skip
+def test_the_measured_recipes_of_a_real_model_are_in_their_range(name: str, steps: int, completions: int) -> None:
     """Completions were 25 tokens long in the mean, prompts about 100."""
     check(name, cpu_need(
-        load_recipe(name), SMOLLM, steps=40, completions=completions, prompt_tokens=100, longest_completion=64,
+        load_recipe(name), SMOLLM, steps=steps, completions=completions, prompt_tokens=100, longest_completion=64,
         mean_completion=25,
     ))  # fmt: skip
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from strategies import Step, checked, per_completion, per_token, steps
 from torch import Tensor
 
+from gtpo_cli.errors import RecipeError
 from gtpo_cli.objective import (
     coefficients,
     conflict_weights,
@@ -368,7 +369,7 @@ def test_coefficients_by_hand():
 def test_errors_name_the_argument():
     with pytest.raises(ValueError, match="kl_coef > 0 needs ref_logprobs_BGT"):
         loss_of(some_logps(), kl_coef=0.04)
-    with pytest.raises(ValueError, match=r"gave the shape \(1, 2, 1\), not \(1, 2, 2\)"):
+    with pytest.raises(RecipeError, match=r"rule: gave the shape \(1, 2, 1\); expected .* shape \(1, 2, 2\)"):
         loss_of(some_logps(), rule=lambda ratio: ratio.mean(ratio.value))
     for average in ("group", 0):
         with pytest.raises(ValueError, match="average must be 'completion', 'token', 'sum' or a number of tokens"):
