@@ -158,7 +158,7 @@ def test_a_run_folder_that_is_moved_while_training_is_told_as_that(tmp_path: Pat
     assert not (tmp_path / "runs" / "one").exists() or where == "runs/one", "it is not made again, half"
     shutil.copytree(tmp_path / where, tmp_path / "runs" / "back")
     (tmp_path / "mover.py").write_text("def reward(problem, completion): return 0.0\n")
-    again = forks.run([*GTPO, "train", "--resume", "runs/back", "-q"], cwd=tmp_path, env=environment())
+    again = forks.run([*GTPO, "train", "--resume", "runs/back", "-q", "--force"], cwd=tmp_path, env=environment())
     assert again.returncode == 0, again.stderr
     assert [row["step"] for row in metrics(tmp_path / "runs" / "back")] == [1, 2, 3, 4]
 
