@@ -190,7 +190,7 @@ def coefficients(
 
     Args:
         advantages_BG: A_i. mean_entropy_BG: <H>_i >= 0 in nats; ignored if gamma is 0.
-        keep_BG: delta_i, bool. weights_BGT: lambda_{i,t} >= 0.
+        keep_BG: delta_i, bool. weights_BGT: lambda_{i,t}; below 0 it turns a token's sign.
         completion_mask_BGT: bool, True at real tokens.
         entropy_coef: gamma >= 0.
     Returns:

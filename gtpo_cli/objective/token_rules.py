@@ -44,7 +44,7 @@ def needs(what: Needs) -> Callable[[Function], Function]:
 
     "group": ids, advantages and conflict tokens of whole groups. "row": also log-probabilities and entropies, but of
     any completions, so it must not compare completions. "step": those of all completions of the step at once, which
-    costs one more forward pass (metric time/weigh).
+    costs one more forward pass (metric time/weigh). A rule for the loss that needs the step gets `Ratio.ranks`.
     """
 
     def declare(function: Function) -> Function:

@@ -11,11 +11,9 @@ from pydantic_core import to_json
 
 from gtpo_cli.errors import EvaluationError
 from gtpo_cli.estimators import Interval, difference_interval, holm, mean_interval, sign_flip_test
-from gtpo_cli.runs.folder import RunFolder
 from gtpo_cli.text import markdown_table
 from gtpo_cli.tools.sweep.figures import Metrics
-from gtpo_cli.tools.sweep.spec import Sweep, SweepRun
-from gtpo_cli.tracking import read_metrics
+from gtpo_cli.tools.sweep.spec import Sweep
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +55,9 @@ def estimate(sweep: Sweep) -> Estimates:
 
 
 def _corrected(cells: Sequence[Cell]) -> list[Cell]:
-    compared = [cell for cell in cells if cell.p_value is not None]
-    corrected = dict(zip((cell.variant for cell in compared), holm([c.p_value or 0.0 for c in compared]), strict=True))
+    p_values = {cell.variant: cell.p_value for cell in cells if cell.p_value is not None}
+    corrected = dict(zip(p_values, holm([*p_values.values()]), strict=True))
     return [replace(cell, corrected=corrected.get(cell.variant)) for cell in cells]
-
-
-def rows_of(run: SweepRun) -> list[dict[str, float]]:
-    """Read the run's metrics, one mapping per step."""
-    return read_metrics(RunFolder(run.path).metrics_file)
 
 
 def _cell(sweep: Sweep, values: Mapping[str, Metrics], variant: str, figure: str) -> Cell | None:

@@ -13,7 +13,7 @@ from gtpo_cli.pages import filled
 from gtpo_cli.pages.figures import Chart, Series, write_charts
 from gtpo_cli.pages.run_charts import Curve, curves_of, in_unit, on_page, running_mean, steps_chart, style, window
 from gtpo_cli.runs.files import write_aside, writing
-from gtpo_cli.tools.sweep.estimates import Estimates, as_json, markdown, rows_of, runs_csv, shown
+from gtpo_cli.tools.sweep.estimates import Estimates, as_json, markdown, runs_csv, shown
 from gtpo_cli.tools.sweep.execute import seconds_of
 from gtpo_cli.tools.sweep.figures import Metrics
 from gtpo_cli.tools.sweep.spec import Sweep, as_overrides, chooses
@@ -28,7 +28,7 @@ VariantRows = Mapping[str, Sequence[Sequence[Metrics]]]  # variant -> metrics of
 
 def write_results(sweep: Sweep, estimates: Estimates) -> Path:
     """Write table.md, runs.csv, results.json, charts/ and report.html to the sweep's folder. Return the page's path."""
-    rows = {variant: [rows_of(run) for run in sweep.of(variant) if run.is_done] for variant in sweep.file.variants}
+    rows = {variant: [run.rows() for run in sweep.of(variant) if run.is_done] for variant in sweep.file.variants}
     charts = band_charts({variant: found for variant, found in rows.items() if found})
     page = sweep.folder / "report.html"
     files = {

@@ -91,9 +91,13 @@ class SweepRun:
     def key(self) -> str:
         return key_of(self.variant, self.seed, self.place)
 
+    def rows(self) -> list[dict[str, float]]:
+        """Read the run's metrics, one row a step."""
+        return read_metrics(RunFolder(self.path).metrics_file)
+
     def figures(self, wanted: Mapping[str, Figure], window: float) -> dict[str, float]:
-        """Read these figures from the run's metrics, without those whose metric it never logged."""
-        return values_of(read_metrics(RunFolder(self.path).metrics_file), wanted, window)
+        """Take these figures from the run's metrics, without those whose metric it never logged."""
+        return values_of(self.rows(), wanted, window)
 
     @property
     def path(self) -> Path:
