@@ -128,21 +128,54 @@ def entropy_credit(tokens: Tokens, *, outcome: float = 1.0, share: float = 0.1) 
     """
     assert tokens.entropy is not None
     A_BG1 = tokens.advantages.double()[..., None]
-    H_BGT = tokens.entropy.double().clamp(min=1e-6)
+    credit_BGT = _credit(tokens.entropy, A_BG1, tokens.mask, outcome=outcome, share=share)
     weights = tokens.mask.double()
-    for sign, signal_BGT in ((1.0, H_BGT), (-1.0, 1.0 / H_BGT)):
-        side = tokens.mask & (sign * A_BG1 > 0)
-        signal_BGT = signal_BGT.masked_fill(~side, 0.0)
-        number_B1T = side.sum(dim=1, keepdim=True)
-        credit = sign * (
-            outcome + share * number_B1T * signal_BGT / signal_BGT.sum(dim=1, keepdim=True).clamp(min=1e-12)
-        )
-        credit = credit.masked_fill(~side, 0.0)
-        count_B11 = side.sum(dim=(1, 2), keepdim=True).clamp(min=1)
-        centred = (credit - credit.sum(dim=(1, 2), keepdim=True) / count_B11).masked_fill(~side, 0.0)
-        std_B11 = (centred.square().sum(dim=(1, 2), keepdim=True) / count_B11).sqrt()
-        weights = torch.where(side, centred / (std_B11 + 1e-8) / torch.where(side, A_BG1, 1.0), weights)
+    for side_BGT in (tokens.mask & (A_BG1 > 0), tokens.mask & (A_BG1 < 0)):
+        weights = torch.where(side_BGT, _standardised(credit_BGT, side_BGT) / A_BG1, weights)
     return weights.float()
+
+
+@needs("step")
+def sequence_entropy_credit(tokens: Tokens, *, outcome: float = 1.0, share: float = 0.1) -> Tensor:
+    """Share out credit among completions by entropy (GRPO-S, arXiv 2508.04349, Eq. 8 and 9).
+
+        r = outcome + share n H / sum H                   if A > 0;   H the mean entropy of the completion's tokens
+        r = -(outcome + share n (1 / H) / sum (1 / H))    if A < 0
+        lambda A = (r - mean(r)) / std(r)
+
+    The sums are over the n completions of the same side of the group; mean and standard deviation (divisor n) over both
+    sides. Where A = 0, lambda is 1: unlike in the paper, a group of right answers alone teaches nothing. The paper
+    averages the ratios of a completion (Eq. 11), whose gradient is that of the rule `token` at the first update.
+    """
+    assert tokens.entropy is not None
+    A_BG1 = tokens.advantages.double()[..., None]
+    taught_BG1 = tokens.mask.any(dim=-1, keepdim=True) & (A_BG1 != 0)
+    length_BG1 = tokens.mask.sum(dim=-1, keepdim=True).clamp(min=1)
+    H_BG1 = tokens.entropy.double().masked_fill(~tokens.mask, 0.0).sum(dim=-1, keepdim=True) / length_BG1
+    credit_BG1 = _credit(H_BG1, A_BG1, taught_BG1, outcome=outcome, share=share)
+    weights_BG1 = torch.where(taught_BG1, _standardised(credit_BG1, taught_BG1) / A_BG1, 1.0)
+    return (weights_BG1 * tokens.mask).float()
+
+
+def _credit(H: Tensor, A_BG1: Tensor, mask: Tensor, *, outcome: float, share: float) -> Tensor:
+    """Return r of the two rules above: what each side of a group gets, more of it at high entropy where A > 0, and at
+    low entropy where A < 0. 0 where A = 0 or the mask is False."""
+    H = H.double().clamp(min=1e-6)
+    credit = torch.zeros_like(H)
+    for sign, signal in ((1.0, H), (-1.0, 1.0 / H)):
+        side = mask & (sign * A_BG1 > 0)
+        signal = signal.masked_fill(~side, 0.0)
+        part = side.sum(dim=1, keepdim=True) * signal / signal.sum(dim=1, keepdim=True).clamp(min=1e-12)
+        credit = torch.where(side, sign * (outcome + share * part), credit)
+    return credit
+
+
+def _standardised(values: Tensor, side: Tensor) -> Tensor:
+    """Return the values less their mean in each group, over their standard deviation; only those where `side` count."""
+    count_B11 = side.sum(dim=(1, 2), keepdim=True).clamp(min=1)
+    mean_B11 = values.masked_fill(~side, 0.0).sum(dim=(1, 2), keepdim=True) / count_B11
+    centred = (values - mean_B11).masked_fill(~side, 0.0)
+    return centred / ((centred.square().sum(dim=(1, 2), keepdim=True) / count_B11).sqrt() + 1e-8)
 
 
 # By their names in a recipe. "none" is lambda = 1.
@@ -152,6 +185,7 @@ RULES: Mapping[str, TokenRule] = {
     "clip_cov": clip_cov,
     "entropy_advantage": entropy_advantage,
     "entropy_credit": entropy_credit,
+    "sequence_entropy_credit": sequence_entropy_credit,
 }
 
 

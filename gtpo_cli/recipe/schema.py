@@ -204,7 +204,15 @@ class RolloutRecipe(Section):
 
 
 ADVANTAGE_RULES = ("group", "quantile", "maximum_likelihood", "reinforce", "each_reward")
-TOKEN_RULES = ("none", "conflict", "top_entropy", "clip_cov", "entropy_advantage", "entropy_credit")
+TOKEN_RULES = (
+    "none",
+    "conflict",
+    "top_entropy",
+    "clip_cov",
+    "entropy_advantage",
+    "entropy_credit",
+    "sequence_entropy_credit",
+)
 LOSS_RULES = ("token", "sequence", "weight", "geometric", "soft", "kl_cov")
 
 

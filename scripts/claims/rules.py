@@ -45,7 +45,7 @@ VALIDATION = 300  # of each task, from the end of the test split; they choose ra
 _RULE, _CONTROL, _ADVANTAGES = (
     "objective.token_weights.rule", "objective.token_weights.control", "objective.advantages.rule",
 )  # fmt: skip
-TOKEN_RULES = ("conflict", "top_entropy", "clip_cov", "entropy_advantage", "entropy_credit")
+TOKEN_RULES = ("conflict", "top_entropy", "clip_cov", "entropy_advantage", "entropy_credit", "sequence_entropy_credit")
 ARMS: dict[str, dict[str, Any]] = {
     "grpo": {},
     "gtpo": {"objective.name": "gtpo", "optimizer.betas": [0.9, 0.95]},

@@ -127,6 +127,40 @@ def test_entropy_credit_by_hand() -> None:
     torch.testing.assert_close(found * A[..., None], torch.tensor([signs], dtype=torch.float64), rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_sequence_entropy_credit_standardises_what_completions_get(seed: int) -> None:
+    tokens = step(seed)
+    assert tokens.entropy is not None
+    found = weights("sequence_entropy_credit", tokens, outcome=1.0, share=0.1)
+    for b, group in enumerate(tokens.mask):
+        A = {g: float(tokens.advantages[b, g]) for g in range(len(group)) if group[g].any()}
+        H = {g: fmean(tokens.entropy[b, g][group[g]].tolist()) for g in A}
+        credit = {}
+        for sign in (1, -1):
+            signal = {g: H[g] ** sign for g in A if sign * A[g] > 0}
+            credit |= {g: sign * (1 + 0.1 * len(signal) * signal[g] / sum(signal.values())) for g in signal}
+        mean, deviation = (fmean(credit.values()), pstdev(credit.values())) if credit else (0.0, 0.0)
+        for g in A:
+            expected = (credit[g] - mean) / (deviation + 1e-8) if g in credit else A[g]
+            for value in found[b, g][group[g]].tolist():
+                assert value * A[g] == pytest.approx(expected, rel=1e-5, abs=1e-5)
+                assert g in credit or value == 1
+
+
+def test_sequence_entropy_credit_by_hand() -> None:
+    """Right completions with mean entropies 3 and 1, wrong ones with 4 and 1 (the paper's Eq. 9)."""
+    mask = torch.tensor([[[True, True], [True, False], [True, True], [True, True]]])
+    entropy = torch.tensor([[[2.0, 4.0], [1.0, 9.0], [4.0, 4.0], [0.5, 1.5]]])
+    A = torch.tensor([[2.0, 2.0, -0.5, -0.5]], dtype=torch.float64)
+    nothing = torch.zeros(1, 4, 2)
+    found = weights("sequence_entropy_credit", Tokens(mask.long(), mask, A, mask, mask, nothing, nothing, entropy))
+    r = torch.tensor([1.15, 1.05, -1.04, -1.16], dtype=torch.float64)
+    shaped = (r - r.mean()) / r.std(correction=0)
+    torch.testing.assert_close(found[..., 0].double() * A, shaped[None], rtol=0, atol=1e-6)
+    assert found[0, 1, 1] == 0
+    assert torch.equal(found[0, 0], found[0, 0, :1].expand(2))
+
+
 def test_a_rule_of_a_row_needs_no_other_row() -> None:
     tokens = step(3)
     whole = weights("entropy_advantage", tokens)
@@ -171,7 +205,7 @@ def test_random_weights_lie_elsewhere() -> None:
 def test_what_a_rule_needs() -> None:
     assert {name: needs_of(rule) for name, rule in RULES.items()} == {
         "conflict": "group", "top_entropy": "step", "clip_cov": "step", "entropy_advantage": "row",
-        "entropy_credit": "step",
+        "entropy_credit": "step", "sequence_entropy_credit": "step",
     }  # fmt: skip
     assert Method(token_rule=partial(RULES["conflict"], positive=1.0)).needs == "group"
     assert Method(token_rule=None).needs == "group"
