@@ -13,7 +13,7 @@ WORKERS ?= -n 2 --dist loadfile
 PARALLEL := OMP_NUM_THREADS=1
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo demo-real real-model try-real-model install-dev test test-e2e test-faults test-slow test-trl test-verl \
+.PHONY: help install demo demo-real real-model try-real-model install-dev test test-e2e test-faults test-slow test-long test-trl test-verl \
   test-unsloth test-vllm test-rehearsal test-gpu browser lint format claims-check check-cuda-constraints bench bench-peers \
   bench-compare bench-gpu gpu-pack claims tiny-model docs dist clean
 
@@ -82,16 +82,21 @@ try-real-model: install-dev  # where it cannot be had, the tests that need it ar
 install-dev: $(VENV)/.installed-dev  ## install what a developer needs too
 
 test: install-dev  ## unit tests, offline, on CPU
-	$(PARALLEL) $(BIN)/python -m pytest $(WORKERS) -m "not slow" tests/unit
+	$(PARALLEL) $(BIN)/python -m pytest $(WORKERS) -m "not slow and not long" tests/unit
 
 test-e2e: install-dev browser try-real-model  ## the commands as a user types them
 	$(PARALLEL) $(BIN)/python -m pytest $(WORKERS) tests/e2e
 
-test-faults: install-dev browser  ## kills, full disks, damaged and changed files, signals (ten minutes)
+test-faults: install-dev browser  ## kills, full disks, damaged and changed files, signals
 	$(PARALLEL) $(BIN)/python -m pytest $(WORKERS) tests/faults
 
 test-slow: install-dev  ## long checks
-	$(PARALLEL) $(BIN)/python -m pytest $(WORKERS) -m slow tests/slow tests/unit
+	$(PARALLEL) $(BIN)/python -m pytest $(WORKERS) -m "slow and not long" tests/slow tests/unit
+
+# Each has a shorter sibling in the tier of its folder.
+test-long: install-dev $(ENGINES)/.installed try-real-model  ## before a release: whole trainings, thousands of cases, the GPU campaign rehearsed (XX)
+	$(PARALLEL) CI=1 $(BIN)/python -m pytest $(WORKERS) -m long tests/slow tests/unit tests/faults tests/trl
+	$(ENGINES)/bin/python tests/rehearsal/environment.py -m pytest -m long tests/rehearsal
 
 test-trl: install-dev  ## TRL's trainer beside our own loop, in one process and in two
 	$(BIN)/python -m pip list 2>/dev/null | grep -iE '^(trl|accelerate|torch|transformers|peft) '

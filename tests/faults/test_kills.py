@@ -19,7 +19,6 @@ from commands import GTPO, environment
 from small_runs import Whole, assert_equal, finish, resume, train
 
 KILLER = str(Path(__file__).parent / "killed_at_a_change.py")
-KILLS = 30
 AT_ONCE = 2  # runs side by side
 
 
@@ -38,10 +37,10 @@ class Moment:
         return done.returncode != 0
 
 
-def chains(whole: Whole) -> Iterator[list[Moment]]:
+def chains(whole: Whole, kills: int) -> Iterator[list[Moment]]:
     """Moments in chains of three for one run: before a change, after a time, before a change."""
     chosen = random.Random(3407)
-    for _ in range(2 * KILLS // 3):
+    for _ in range(2 * kills // 3):
         yield [
             Moment(change=chosen.randint(1, whole.changes)),
             Moment(seconds=chosen.uniform(0.3, 1.0) * whole.seconds),
@@ -49,25 +48,26 @@ def chains(whole: Whole) -> Iterator[list[Moment]]:
         ]
 
 
-def test_killed_at_thirty_moments_and_resumed(whole: Whole, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kills", [12, pytest.param(30, marks=pytest.mark.long)])
+def test_killed_at_many_moments_and_resumed(whole: Whole, tmp_path: Path, kills: int) -> None:
     def live_through(chain: tuple[int, list[Moment]]) -> int:
         number, moments = chain
-        name, kills = f"run{number}", 0
+        name, survived = f"run{number}", 0
         for moment in moments:
             there = (tmp_path / "runs" / name / "recipe.yaml").exists()
-            kills += moment.kill(tmp_path, resume(name) if there else train(name))
+            survived += moment.kill(tmp_path, resume(name) if there else train(name))
         finish(tmp_path, name)
         assert_equal(tmp_path / "runs" / name, whole)
-        return kills
+        return survived
 
-    killed, every = 0, enumerate(chains(whole))
+    killed, every = 0, enumerate(chains(whole, kills))
     with ThreadPoolExecutor(AT_ONCE) as pool:
         for two in zip(every, every, strict=True):
             killed += sum(pool.map(live_through, two))
-            if killed >= KILLS:  # a moment that came after the run had ended does not count
+            if killed >= kills:  # a moment that came after the run had ended does not count
                 break
     print(f"{killed} kills survived")
-    assert killed >= KILLS
+    assert killed >= kills
 
 
 DURING: dict[str, Callable[[Path], bool]] = {

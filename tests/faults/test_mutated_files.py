@@ -1,4 +1,4 @@
-"""Each file of a run, a checkpoint and a model, changed in a thousand ways: an error of ours in a line, or it holds.
+"""Each file of a run, a checkpoint and a model, changed in many ways: an error of ours in a line, or it holds.
 
 Whatever a stranger's file holds, no reader lets another exception pass, none hangs, and nothing is written elsewhere.
 """
@@ -54,7 +54,7 @@ from gtpo_cli.training.setup import set_up
 
 SEED = int(os.environ.get("GTPO_MUTATION_SEED", "16"))  # another one gives other mutations
 SECONDS = 30.0  # of one case, on a machine that has other things to do
-OF_THE_RUN, OF_CHECKPOINTS, OF_THE_MODEL = 560, 240, 240
+FEW, MANY = 60, pytest.param(560, marks=pytest.mark.long)  # cases of each kind of folder
 EVERY_COMMAND = 120  # a case in so many goes through the commands as they are typed, charts and export included
 
 Reader = Callable[[Path], object]
@@ -195,7 +195,8 @@ def outside(folder: Path, inside: Path) -> list[str]:
     return sorted(str(path) for path in folder.rglob("*") if not path.is_relative_to(inside))
 
 
-def test_run_folders(real: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("cases", [FEW, MANY])
+def test_run_folders(real: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], cases: int) -> None:
     original, run = real / "runs" / "one", tmp_path / "runs" / "one"
     files = files_of(original, "*", "samples/*", "evaluation/*/*/*")
     assert len(files) >= 12
@@ -203,7 +204,7 @@ def test_run_folders(real: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     check_sound(run, look(run))
     check_sound(run, typed(run))
     found: list[str] = []
-    for case in range(OF_THE_RUN):
+    for case in range(cases):
         rng = random.Random(f"{SEED} run {case}")
         restore(run, original)
         file = files[case % len(files)]
@@ -214,11 +215,12 @@ def test_run_folders(real: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert all(path.startswith((str(tmp_path / "runs" / "out"), str(tmp_path / "runs"))) for path in written)
     assert not found, f"{len(found)}:\n" + "\n".join(found)
     with capsys.disabled():
-        print(f"\n{OF_THE_RUN} mutated files of run folders held")
+        print(f"\n{cases} mutated files of run folders held")
 
 
 @pytest.mark.parametrize("name", ["one", "ad"])
-def test_checkpoints(real: Path, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("cases", [FEW, MANY])
+def test_checkpoints(real: Path, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str], cases: int) -> None:
     """With a manifest that fits what the file holds now: whoever changes one can change the other."""
     original, run = real / "runs" / name, tmp_path / "runs" / name
     (tmp_path / "recipes").mkdir()
@@ -228,7 +230,7 @@ def test_checkpoints(real: Path, tmp_path: Path, name: str, capsys: pytest.Captu
     restore(run, original)
     check_sound(run, load_run(run))
     found: list[str] = []
-    for case in range(OF_CHECKPOINTS // 2):
+    for case in range(cases):
         rng = random.Random(f"{SEED} {name} {case}")
         restore(run, original)
         file = run / files[case % len(files)]
@@ -240,17 +242,18 @@ def test_checkpoints(real: Path, tmp_path: Path, name: str, capsys: pytest.Captu
         found += troubles(run, load_run(run), what)
     assert not found, f"{len(found)}:\n" + "\n".join(found)
     with capsys.disabled():
-        print(f"\n{OF_CHECKPOINTS // 2} mutated files of checkpoints ({name}) held")
+        print(f"\n{cases} mutated files of checkpoints ({name}) held")
 
 
-def test_model_folders(real: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("cases", [FEW, MANY])
+def test_model_folders(real: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], cases: int) -> None:
     original, model = real / "model", tmp_path / "model"
     files = files_of(original, "*")
     assert len(files) >= 5
     restore(model, original)
     check_sound(model, load_model(model))
     found: list[str] = []
-    for case in range(OF_THE_MODEL):
+    for case in range(cases):
         rng = random.Random(f"{SEED} model {case}")
         restore(model, original)
         file = files[case % len(files)]
@@ -258,4 +261,4 @@ def test_model_folders(real: Path, tmp_path: Path, capsys: pytest.CaptureFixture
         found += troubles(model, load_model(model), what)
     assert not found, f"{len(found)}:\n" + "\n".join(found)
     with capsys.disabled():
-        print(f"\n{OF_THE_MODEL} mutated files of model folders held")
+        print(f"\n{cases} mutated files of model folders held")

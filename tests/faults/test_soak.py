@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from commands import environment
 
 STEPS = 3000
@@ -40,6 +41,7 @@ def folder_bytes(folder: Path) -> int:
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
 
+@pytest.mark.long
 def test_thousands_of_steps_leave_no_trace_in_memory(tmp_path: Path) -> None:
     arguments = ["train", "--quiet", "--recipe", "tiny_arithmetic", *(p for o in SETTINGS for p in ("--set", o))]
     done = subprocess.run(

@@ -17,7 +17,10 @@ from environment import ENVIRONMENT
 from servers import DATA, save_family
 
 HERE = Path(__file__).resolve().parent
-pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason="tokenizers and GSM8K are not beside the checkout (shared)")
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(not DATA.is_dir(), reason="tokenizers and GSM8K are not beside the checkout (shared)"),
+]
 
 # One block with LLaMA's tokenizer for both models; a few short rows of each kind, since kernels are interpreted.
 SETTINGS = [

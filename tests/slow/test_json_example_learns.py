@@ -10,7 +10,7 @@ from commands import metrics
 from json_example import REWARD, run_readme
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_example_learns(tmp_path: Path) -> None:
     run_readme(tmp_path / "example", extra={})
     rows = metrics(tmp_path / "example" / "runs" / "json_gtpo")

@@ -223,7 +223,7 @@ def worth_the_gold(workers: EqualityWorkers, problems: list[dict[str, str]]) -> 
     return [triple for triple, grade in zip(found, grades, strict=True) if grade.equal]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @needs_math
 @pytest.mark.parametrize("change", CHANGES)
 def test_copies_of_math_that_are_accepted(
