@@ -16,6 +16,7 @@ completion (`PromptEncoder.opened`). A template that asks the clock always gets 
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -35,7 +36,6 @@ Prompt = tuple[Problem, tuple[int, ...]]  # a problem and the token ids of its p
 # that is resumed on another day. Templates get the day as text, and as a clock if they ask one.
 TEMPLATE_DAY = datetime(2024, 7, 26)
 TEMPLATE_DATE = f"{TEMPLATE_DAY:%d %b %Y}"
-GIVEN = ("messages", "tokenize", "add_generation_prompt", "return_dict", "return_tensors")  # to a template, by gtpo
 _PROBE_QUESTION, _PROBE_SYSTEM, _PROBE_ANSWER = "What is 1 + 1?", "Be brief.", "It is two."
 _LONG_QUESTION = "What is 1 + 1? " * 128
 # Tokenisation takes hundreds of bytes per token. So it begins with this many characters per allowed token, and
@@ -257,7 +257,11 @@ class PromptEncoder:
         return str(template.get("default", "")) if isinstance(template, dict) else str(template)
 
     def _check_arguments(self) -> None:
-        """Raise DataError for arguments that the template does not read."""
+        """Raise DataError for arguments that gtpo or the tokenizer sets, and for those that the template does not read."""
+        parameters = inspect.signature(self._tokenizer.apply_chat_template).parameters if self.arguments else {}
+        set_already = ({*parameters, "messages", "tokenizer"} - {"tools", "documents"}) & self.arguments.keys()
+        if set_already:
+            raise DataError(f"data.template_arguments: gtpo sets {min(set_already)} itself; remove it")
         unread = [name for name in self.arguments if not re.search(rf"\b{re.escape(name)}\b", self.template)]
         if unread:
             why = "it has no chat template" if self.uses_plain_format else "its chat template does not read it"

@@ -104,6 +104,13 @@ def test_arguments_reach_the_template_and_one_that_it_does_not_read_is_refused(t
         PromptEncoder(with_template(tokenizer, ""), None, arguments={"enable_thinking": False})
 
 
+@pytest.mark.parametrize("name", ["messages", "add_generation_prompt", "tokenize", "chat_template", "tokenizer"])
+def test_an_argument_that_gtpo_sets_itself_is_refused(tokenizer: Any, name: str) -> None:
+    reads = with_template(tokenizer, SWITCH + f"{{# {name} #}}")
+    with pytest.raises(DataError, match=f"data.template_arguments: gtpo sets {name} itself; remove it"):
+        PromptEncoder(reads, None, arguments={name: True})
+
+
 def test_special_tokens_that_are_tags_stay_in_the_text(tokenizer: Any) -> None:
     tokenizer.add_special_tokens({"additional_special_tokens": ["<answer>", "</answer>"]})
     text = "<reasoning>1+1</reasoning><answer>2</answer>"
