@@ -144,7 +144,7 @@ def _time(sweep: Sweep, jobs: int) -> str:
     from gtpo_cli.tools.sweep.execute import seconds_left
 
     left = seconds_left(sweep, jobs=jobs)
-    when = "unknown: no run is done, and the file names no seconds" if left is None else f"about {duration(left)}"
+    when = "how long that takes is known after the first one" if left is None else f"about {duration(left)}"
     return f"{jobs} at a time: {when}"
 
 

@@ -32,7 +32,7 @@ seeds: [1, 2]
 def test_a_killed_sweep_goes_on_where_it_was_and_what_is_done_is_not_run_again(gtpo: Run, tmp_path: Path) -> None:
     (tmp_path / "trial.yaml").write_text(FILE)
     plan = gtpo("sweep", "trial.yaml", "--dry-run").stdout
-    assert "4 of 4 runs to do, 1 at a time: unknown" in plan
+    assert "4 of 4 runs to do, 1 at a time: how long that takes is known after the first one" in plan
     folder = tmp_path / "runs" / "sweeps" / "trial"
     process = subprocess.Popen(
         [sys.executable, "-m", "gtpo_cli", "sweep", "trial.yaml"], cwd=tmp_path, start_new_session=True,
@@ -82,7 +82,7 @@ def test_the_best_rate_is_chosen_before_the_runs_that_count(gtpo: Run, tmp_path:
     (tmp_path / "trial.yaml").write_text("\n".join([*lines, "seeds: [1]", "jobs: 2", f"tune: {tune}"]) + "\n")
     plan = gtpo("sweep", "trial.yaml", "--dry-run").stdout
     assert "these choose optimizer.learning_rate for each variant, by last train/accuracy_rate; then come 1 run" in plan
-    assert "3 of 3 runs to do, 2 at a time: unknown" in plan
+    assert "3 of 3 runs to do, 2 at a time: how long that takes is known after the first one" in plan
     output = gtpo("sweep", "trial.yaml").stdout
     assert "trial: 3 of 3 runs" in output
     folder = tmp_path / "runs" / "sweeps" / "trial"

@@ -9,6 +9,7 @@ import pytest
 from gtpo_cli.machine.ready import check_recipe
 from gtpo_cli.recipe import Recipe, load_recipe, shipped_sweeps
 from gtpo_cli.recipe.section import recipe_differences
+from gtpo_cli.tools.sweep.execute import seconds_left
 from gtpo_cli.tools.sweep.spec import load_sweep
 
 MAIN = ["llama8b_gsm8k", "llama8b_math", "qwen3b_gsm8k", "qwen3b_math"]
@@ -66,6 +67,14 @@ def test_every_sweep_can_be_tried_on_recipes_of_every_kind() -> None:
             first = loaded.known[: len(loaded.file.variants)]
             assert [run.variant for run in first] == list(loaded.file.variants)
             assert all(run.recipe.model.name == load_recipe(recipe).model.name for run in first)
+
+
+def test_every_sweep_says_how_long_it_takes_before_it_starts() -> None:
+    for sweep in shipped_sweeps():
+        loaded = load_sweep(sweep)
+        left = seconds_left(loaded, jobs=1)
+        assert left is not None, sweep
+        assert left >= 30 * loaded.number, sweep
 
 
 def test_what_the_variants_beyond_the_old_recipes_switch() -> None:
