@@ -257,7 +257,7 @@ class PromptEncoder:
         return str(template.get("default", "")) if isinstance(template, dict) else str(template)
 
     def _check_arguments(self) -> None:
-        """Raise DataError for arguments that gtpo or the tokenizer sets, and for those that the template does not read."""
+        """Raise DataError for arguments that gtpo sets itself, and for those that the template does not read."""
         parameters = inspect.signature(self._tokenizer.apply_chat_template).parameters if self.arguments else {}
         set_already = ({*parameters, "messages", "tokenizer"} - {"tools", "documents"}) & self.arguments.keys()
         if set_already:
