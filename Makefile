@@ -59,12 +59,17 @@ install: $(VENV)/.installed  ## install what a user needs
 demo: install  ## train the built-in model with GTPO (about two minutes on one CPU core)
 	$(BIN)/gtpo train --recipe tiny_arithmetic
 
+# reasoning-gym needs a C compiler: a part of it is compiled when it is installed.
+$(VENV)/.installed-tasks: $(VENV)/.installed
+	$(BIN)/python $(PIP) --quiet --constraint constraints.txt --editable '.[tasks]'
+	@touch $@
+
 # A second start goes on with what is left: a resume of a finished run ends at once.
-demo-real: install real-model  ## a real model: SFT, GTPO, held-out answers of both (19 minutes on two quiet cores, with the installation)
-	if test -d runs/smollm135m_words_sft; then $(BIN)/gtpo train --resume runs/smollm135m_words_sft; \
-	  else $(BIN)/gtpo train --recipe smollm135m_words_sft --set model.name=$(REAL_MODEL); fi
+demo-real: $(VENV)/.installed-tasks real-model  ## a real model on reasoning-gym's tasks: SFT, GTPO, held-out answers of both (about an hour on one core)
+	if test -d runs/smollm135m_tasks_sft; then $(BIN)/gtpo train --resume runs/smollm135m_tasks_sft; \
+	  else $(BIN)/gtpo train --recipe smollm135m_tasks_sft --set model.name=$(REAL_MODEL); fi
 	if test -d runs/demo-real; then $(BIN)/gtpo train --resume runs/demo-real; \
-	  else $(BIN)/gtpo train --recipe smollm135m_words --from runs/smollm135m_words_sft --name demo-real; fi
+	  else $(BIN)/gtpo train --recipe smollm135m_tasks --from runs/smollm135m_tasks_sft --name demo-real; fi
 	$(BIN)/gtpo eval runs/demo-real --base
 
 # gguf reads the package's file, for this step alone: it is not part of the environment.
@@ -94,7 +99,7 @@ test-slow: install-dev  ## long checks
 	$(PARALLEL) $(BIN)/python -m pytest $(WORKERS) -m "slow and not long" tests/slow tests/unit
 
 # Each has a shorter sibling in the tier of its folder.
-test-long: install-dev $(ENGINES)/.installed try-real-model  ## before a release: whole trainings, thousands of cases, the GPU campaign rehearsed (XX)
+test-long: install-dev $(ENGINES)/.installed try-real-model  ## before a release: whole trainings, thousands of cases, the GPU campaign rehearsed
 	$(PARALLEL) CI=1 $(BIN)/python -m pytest $(WORKERS) -m long tests/slow tests/unit tests/faults tests/trl
 	$(ENGINES)/bin/python tests/rehearsal/environment.py -m pytest -m long tests/rehearsal
 

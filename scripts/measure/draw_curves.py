@@ -1,7 +1,7 @@
 """One chart of the training curves of several runs, means over N steps, and the means as rows of a table.
 
     python scripts/measure/draw_curves.py docs/images/real_model.png \
-      runs/demo-real='GTPO, seed 3407' runs/grpo-3407='GRPO, seed 3407' --window 10
+      runs/demo-real='GTPO, seed 3407' runs/grpo-3407='GRPO, seed 3407' --window 4
 
 A single step's accuracy is of a few problems and jumps; a mean over N steps shows where the run goes. A point stands at
 the last of its N steps. Steps at the end that fill no window are left out.

@@ -56,22 +56,25 @@ def test_it_answers_sums() -> None:
 def test_the_demonstration_typed(gtpo: Run, tmp_path: Path) -> None:
     """One small step each of what make demo-real does in full."""
     one = ["--set", "training.max_steps=1", "--set", "rollout.prompts_per_step=2"]
-    gtpo("train", "--recipe", "smollm135m_words_sft", "--set", f"model.name={MODEL}", *one)
-    less = ("rollout.group_size=2", "objective.probe.num_prompts=2", "rollout.max_completion_tokens=24")
+    gtpo("train", "--recipe", "smollm135m_tasks_sft", "--set", f"model.name={MODEL}", *one)
+    few = ("rollout.max_completion_tokens=24", "evaluation.max_completion_tokens=24")
+    less = ("rollout.group_size=2", "objective.probe.num_prompts=2", *few)
     small = [part for setting in less for part in ("--set", setting)]
     done = gtpo(
-        "train", "--recipe", "smollm135m_words", "--from", "runs/smollm135m_words_sft", *one, *small, "--name", "gtpo"
+        "train", "--recipe", "smollm135m_tasks", "--from", "runs/smollm135m_tasks_sft", *one, *small, "--name", "gtpo"
     )
     assert "right at first: " in done.stdout
     (step,) = metrics(tmp_path / "runs" / "gtpo")
     assert step["sampler/gap_max"] < 1e-3
     done = gtpo("eval", "runs/gtpo", "--base", "--limit", "2", "--pass-k", "2")
-    asked = task_problems("word_problems", {}, "test", 0, 2)
-    (stored,) = (tmp_path / "runs" / "gtpo" / "evaluation" / "word_problems").glob("step-000001-*/samples.jsonl")
+    evaluations = tmp_path / "runs" / "gtpo" / "evaluation" / "mixture"
+    (stored,) = evaluations.glob("step-000001-*/samples.jsonl")
     lines = [json.loads(line) for line in stored.read_text().splitlines()]
-    assert [line["question"] for line in lines] == [problem.question for problem in asked]
-    assert "word_problems test: 2 problems, 2 completions each" in done.stdout
-    assert len(list((tmp_path / "runs" / "gtpo" / "evaluation" / "word_problems").glob("base-*"))) == 1
-    short = ("--set", "evaluation.max_completion_tokens=24")
-    untrained = gtpo("eval", str(MODEL), "--recipe", "smollm135m_words", "--limit", "1", "--pass-k", "1", *short)
-    assert "word_problems test: 1 problem, 1 completion each" in untrained.stdout
+    sizes = {"chain_sum": {"max_terms": 3, "max_digits": 2}, "products": {"max_terms": 3, "max_digits": 1}}
+    asked = [task_problems(f"reasoning_gym/{task}", size, "test", 0, 2) for task, size in sizes.items()]
+    assert sorted(line["question"] for line in lines) == sorted(one.question for part in asked for one in part)
+    assert "mixture test: 4 problems, 2 completions each" in done.stdout
+    assert len(list(evaluations.glob("base-*"))) == 1
+    short = ("--set", few[1])
+    untrained = gtpo("eval", str(MODEL), "--recipe", "smollm135m_tasks", "--limit", "1", "--pass-k", "1", *short)
+    assert "mixture test: 2 problems, 1 completion each" in untrained.stdout
