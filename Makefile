@@ -98,7 +98,7 @@ test-faults: install-dev browser  ## kills, full disks, damaged and changed file
 test-slow: install-dev  ## long checks
 	$(PARALLEL) $(BIN)/python -m pytest $(WORKERS) -m "slow and not long" tests/slow tests/unit
 
-# Each has a shorter sibling in the tier of its folder.
+# Most have a shorter sibling in the tier of its folder.
 test-long: install-dev $(ENGINES)/.installed try-real-model  ## before a release: whole trainings, thousands of cases, the GPU campaign rehearsed
 	$(PARALLEL) CI=1 $(BIN)/python -m pytest $(WORKERS) -m long tests/slow tests/unit tests/faults tests/trl
 	$(ENGINES)/bin/python tests/rehearsal/environment.py -m pytest -m long tests/rehearsal
