@@ -25,7 +25,7 @@ def compare(
         list[str],
         typer.Argument(
             metavar="A B",
-            help="Run folders; runs/a@base or runs/a@600 picks the base or a step.",
+            help="Run folders; runs/a@base or runs/a@600 picks the base or a step; or folders of evaluations.",
             autocompletion=complete_runs,
         ),
     ],

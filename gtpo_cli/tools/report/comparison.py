@@ -1,16 +1,17 @@
 """Compare two evaluated runs on their shared problems: paired differences, and problems that only one run solves.
 
-A side of a comparison is a run folder, or one of its evaluated subjects: `runs/a`, `runs/a@base`, `runs/a@600`.
+A side of a comparison is a run, one of its evaluated subjects, or one of its evaluations: `runs/a`, `runs/a@base`,
+`runs/a@600`, `runs/a/evaluation/math/step-000600-n8-1a2b3c4d`.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,6 +79,8 @@ class Comparison:
 def find_side(text: str) -> Side:
     """Find the side of "runs/a@base" or "runs/a@600". "runs/a" means its newest evaluated checkpoint, or else the
     untrained model. Raises EvaluationError if the run or its evaluations are missing."""
+    if (evaluation := Path(text)).parent.parent.name == "evaluation" and not (evaluation / "recipe.yaml").exists():
+        return _side_of(evaluation)
     path, _, subject = text.rpartition("@") if "@" in text and not Path(text).exists() else (text, "", "")
     step = re.fullmatch(r"(?:step-)?([0-9]{1,12})", subject)
     subject = f"step-{int(step[1]):06d}" if step else subject
@@ -98,6 +101,15 @@ def find_side(text: str) -> Side:
     return side
 
 
+def _side_of(evaluation: Path) -> Side:
+    """Return the side that has this evaluation alone."""
+    run = RunFolder(evaluation.parents[2])
+    for stored in find_evaluations(run):
+        if stored.path.resolve() == evaluation.resolve():
+            return Side(str(evaluation), run, {stored.conditions.benchmark: [stored]})
+    raise EvaluationError(f"{evaluation}: is not a finished evaluation of {run.path}")
+
+
 def compare(before: Side, after: Side, *, benchmark: str | None = None) -> list[Comparison]:
     """Compare all benchmarks (or the named one) that both sides were evaluated on. Raises EvaluationError if there is
     none, or like `compare_pair`."""
@@ -109,7 +121,17 @@ def compare(before: Side, after: Side, *, benchmark: str | None = None) -> list[
             f"{before.name} and {after.name} were not both evaluated {where}: {before.name} on {', '.join(one)}; "
             f"{after.name} on {', '.join(other)}"
         )
-    return [compare_pair(*_best_match(one[name], other[name])) for name in shared]
+    return [_compare_best(one[name], other[name]) for name in shared]
+
+
+def _compare_best(before: Sequence[StoredEvaluation], after: Sequence[StoredEvaluation]) -> Comparison:
+    """Compare the best match, and note which one it is where a side has several evaluations."""
+    one, other = _best_match(before, after)
+    comparison = compare_pair(one, other)
+    if len(before) == len(after) == 1:
+        return comparison
+    which = f"compared are {one.path} and {other.path} of {len(before)} and {len(after)} evaluations"
+    return replace(comparison, notes=(f"{which}; name the folders to compare others", *comparison.notes))
 
 
 def compare_pair(before: StoredEvaluation, after: StoredEvaluation) -> Comparison:
@@ -125,8 +147,6 @@ def compare_pair(before: StoredEvaluation, after: StoredEvaluation) -> Compariso
         )
     one, other = before.results(), after.results()
     ids = _shared_ids(before, one, after, other)
-    of_subject, of_problems = ("subject", "weights"), ("problems", "data_digest")  # problems are compared one by one
-    differ = before.conditions.differences(after.conditions, *of_subject, *of_problems)
     names = [name for name in one.scores if name in other.scores]
     first_before, first_after = _solved(before, one, ids, first=True), _solved(after, other, ids, first=True)
     any_before, any_after = _solved(before, one, ids, first=False), _solved(after, other, ids, first=False)
@@ -136,7 +156,7 @@ def compare_pair(before: StoredEvaluation, after: StoredEvaluation) -> Compariso
         after=after,
         shared=len(ids),
         left_out=len(set(one.problem_ids) ^ set(other.problem_ids)),
-        notes=tuple(f"{key} differs: {shown(a)} and {shown(b)}" for key, a, b in differ),
+        notes=tuple(f"{key} differs: {shown(a)} and {shown(b)}" for key, a, b in _unlike(before, after)),
         differences=_differences(one, other, names, ids),
         parts=_by_part(one, other, [name for name in one.headlines if name in names], set(ids)),
         test=mcnemar(first_before, first_after),
@@ -194,16 +214,26 @@ def cautions(comparisons: Sequence[Comparison]) -> list[str]:
 # -- problems and evaluations -----------------------------------------------------------------------------------------
 
 
+def _unlike(before: StoredEvaluation, after: StoredEvaluation) -> list[tuple[str, Any, Any]]:
+    """Return the conditions of sampling that differ; problems are compared one by one."""
+    return before.conditions.differences(after.conditions, "subject", "weights", "problems", "data_digest")
+
+
 def _best_match(
     before: Sequence[StoredEvaluation], after: Sequence[StoredEvaluation]
 ) -> tuple[StoredEvaluation, StoredEvaluation]:
-    """Choose the best pair of evaluations with different conditions: most shared problems, then most completions, then
-    newest."""
+    """Choose the best pair of evaluations: most problems that both asked, then most completions, then conditions alike,
+    then newest."""
 
-    def worth(pair: tuple[int, int]) -> tuple[int, int, int]:
+    def worth(pair: tuple[int, int]) -> tuple[int, int, int, int]:
         one, other = before[pair[0]], after[pair[1]]
-        shared = set(one.results().problem_ids) & set(other.results().problem_ids)
-        return len(shared), min(one.conditions.samples, other.conditions.samples), sum(pair)
+        asked, too = (set(zip(r.problem_ids, r.problem_digests, strict=True)) for r in (one.results(), other.results()))
+        return (
+            len(asked & too),
+            min(one.conditions.samples, other.conditions.samples),
+            -len(_unlike(one, other)),
+            sum(pair),
+        )
 
     one, other = max(((i, j) for i in range(len(before)) for j in range(len(after))), key=worth)
     return before[one], after[other]

@@ -14,7 +14,7 @@ from stored_runs import run_at, store
 from gtpo_cli.errors import EvaluationError
 from gtpo_cli.recipe.schema import RewardsRecipe
 from gtpo_cli.rewards import Scorer
-from gtpo_cli.tools.report.comparison import compare_pair
+from gtpo_cli.tools.report.comparison import compare, compare_pair, find_side
 
 
 @pytest.fixture(scope="module")
@@ -100,3 +100,36 @@ def test_a_missing_first_pass_is_read_from_the_samples(scorer: Scorer, tmp_path:
     assert (found.test, found.only_after) == (expected.test, expected.only_after)
     assert found.never_before == expected.never_before
     assert [row.score for row in found.differences] == ["accuracy"]
+
+
+def test_evaluations_of_the_same_problems_are_paired_whichever_was_made_last(scorer: Scorer, tmp_path: Path) -> None:
+    """Two levels of a task have the same ids; one run was asked the easy one last, the other the hard one."""
+    a, b = run_at(tmp_path / "a"), run_at(tmp_path / "b")
+    store(a, scorer, AFTER, gold="7", settings={"data.config": "hard"})
+    easy = store(a, scorer, BEFORE)
+    easy_too = store(b, scorer, AFTER)
+    store(b, scorer, BEFORE, gold="7", settings={"data.config": "hard"})
+    (found,) = compare(find_side(str(a.path)), find_side(str(b.path)))
+    assert found.before.conditions.settings == found.after.conditions.settings
+    (named,) = compare(find_side(str(easy.path)), find_side(str(easy_too.path)))
+    assert (named.before.path, named.after.path, named.notes) == (easy.path, easy_too.path, ())
+    (note,) = found.notes
+    assert note == (
+        f"compared are {found.before.path} and {found.after.path} of 2 and 2 evaluations; name the folders to compare "
+        "others"
+    )
+
+
+def test_evaluations_under_the_same_conditions_are_paired(scorer: Scorer, tmp_path: Path) -> None:
+    a, b = run_at(tmp_path / "a"), run_at(tmp_path / "b")
+    warm = store(a, scorer, BEFORE)
+    store(a, scorer, BEFORE, temperature=0.0)
+    warm_too = store(b, scorer, AFTER)
+    (found,) = compare(find_side(str(a.path)), find_side(str(b.path)))
+    assert (found.before.path, found.after.path) == (warm.path, warm_too.path)
+
+
+def test_a_folder_that_is_no_finished_evaluation_is_an_error(tmp_path: Path) -> None:
+    run = run_at(tmp_path / "a")
+    with pytest.raises(EvaluationError, match=r"step-1-n8-x: is not a finished evaluation of .*a$"):
+        find_side(str(run.path / "evaluation/arithmetic/step-1-n8-x"))
