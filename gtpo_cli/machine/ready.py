@@ -31,6 +31,7 @@ from gtpo_cli.policy.engines import why_auto_is_slow
 from gtpo_cli.policy.tiny import BUILTIN_PREFIX
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.recipe.data import is_task
+from gtpo_cli.recipe.schema import AdvantagesRecipe, LossRecipe, TokenWeightsRecipe
 from gtpo_cli.runs.folder import RunFolder
 from gtpo_cli.terminal.signals import Waiting
 from gtpo_cli.text import counted, some
@@ -94,10 +95,6 @@ def resolve(
     job = parts.training_job()
     if resumed is not None and not force and (differ := _what_differs(job, resumed)):
         raise NotReadyError(f"{resumed.path}: {differ}, or go on with what is there now: --force")
-    if recipe.objective.name != "sft" and measures is None:
-        from gtpo_cli.training.setup import check_rules
-
-        check_rules(recipe.objective)
     if recipe.generates and recipe.rewards.plugins and measures is None:
         _try_rewards(job, say)
     return job
@@ -136,12 +133,26 @@ def _what_differs(job: TrainingJob, run: RunFolder) -> str | None:
     return f"{what}; put the data back as they were"
 
 
+def _rules(recipe: Recipe) -> tuple[AdvantagesRecipe | TokenWeightsRecipe | LossRecipe, ...]:
+    objective = recipe.objective
+    return () if objective.name == "sft" else (objective.advantages, objective.token_weights, objective.loss)
+
+
+def _check_rules(recipe: Recipe) -> None:
+    """Run the objective's rules on a made-up step. Those of the library without keywords cannot be wrong."""
+    sections = _rules(recipe)
+    if any(section.config or isinstance(section.rule, CodeName) for section in sections):
+        from gtpo_cli.training.setup import check_rules
+
+        check_rules(recipe.objective)
+
+
 def check_recipe(recipe: Recipe) -> list[str]:
     """Check a recipe for any machine, and return remarks on modules that are missing here but may be on another.
 
-    Raises RecipeError for a recipe that works on no machine, and RewardError or DataError for a reward or a function in
-    `data.gold` that is here but cannot be imported. Columns that rewards need are checked only for generated tasks,
-    since other data may be elsewhere.
+    Raises RecipeError for a recipe that works on no machine or whose rules fail, and RewardError or DataError for a
+    reward or a function in `data.gold` that is here but cannot be imported. Columns that rewards need are checked only
+    for generated tasks, since other data may be elsewhere.
     """
     check_keep_best(recipe)
     from gtpo_cli.data.reading import own_gold
@@ -154,10 +165,14 @@ def check_recipe(recipe: Recipe) -> list[str]:
     for source in recipe.data.sources:
         if isinstance(source.gold, CodeName):
             loaders[f"data.gold: {source.gold}"] = partial(own_gold, source.gold, answer="", solution=None)
+    own_rules = [f"rule {one.rule}" for one in _rules(recipe) if isinstance(one.rule, CodeName)]
+    loaders |= {name: lambda: None for name in own_rules}
     absent = {name: missing_module(name.partition(" ")[2]) for name in loaders}
     for name, load in loaders.items():
         if absent[name] is None:
             load()
+    if not any(absent[name] for name in own_rules):
+        _check_rules(recipe)
     sources = recipe.data.sources
     if recipe.rewards.plugins and not any(absent.values()) and all(is_task(one.benchmark) for one in sources):
         from gtpo_cli.data import load_problems
@@ -246,7 +261,7 @@ def _choice(recipe: Recipe, engines: Engines | ModelError) -> Finding:
 def _needs(parts: Parts, *, resumed: bool = False) -> list[Finding]:
     """Check the files, names and code in a recipe. A resumed run has its starting weights in its folder."""
     needs: dict[str, Callable[[], str]] = {
-        "recipe": lambda: _rewards(parts.written),
+        "recipe": lambda: _own_code(parts),
         "model": lambda: _model(parts, with_start=not resumed),
         "data": lambda: _data(parts),
     }
@@ -265,8 +280,11 @@ def _needs(parts: Parts, *, resumed: bool = False) -> list[Finding]:
     return found
 
 
-def _rewards(recipe: Recipe) -> str:
+def _own_code(parts: Parts) -> str:
+    recipe = parts.written
     check_keep_best(recipe)
+    if parts.measures is None:
+        _check_rules(recipe)
     for plugin in recipe.rewards.plugins:
         from gtpo_cli.rewards.user_reward import load_plugin
 

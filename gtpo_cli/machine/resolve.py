@@ -41,7 +41,7 @@ class Parts:
         full steps. `measures`: for measuring alone, when the engine gets the memory of training; the keys that stay as
         they are. `checkpoint`: the folder of trained full weights, which is the model then. `tokenizer_path`: of a
         tokenizer in place of the model's."""
-        self.written, self.by_trl, self._measures, self._checkpoint = recipe, by_trl, measures, checkpoint
+        self.written, self.by_trl, self.measures, self._checkpoint = recipe, by_trl, measures, checkpoint
         self._machine, self._tokenizer_path = machine, tokenizer_path
         self._asked = on_transformers(recipe) if by_trl else recipe
 
@@ -89,9 +89,9 @@ class Parts:
     def recipe(self) -> Recipe:
         """The recipe with every open key decided; of TRL's trainer the engines stay as written."""
         recipe = self.written.with_values(self.closed.values)
-        if self._measures is None or isinstance(self.closed.engines, ModelError):
+        if self.measures is None or isinstance(self.closed.engines, ModelError):
             return recipe
-        return for_measuring(recipe, self.machine, self.shape, self.closed.engines, self._measures)
+        return for_measuring(recipe, self.machine, self.shape, self.closed.engines, self.measures)
 
     @property
     def here(self) -> Recipe:
@@ -129,7 +129,7 @@ class Parts:
     @cached_property
     def held_out(self) -> tuple[Benchmark, ...]:
         """The benchmarks that `training.eval_every` measures."""
-        if self.written.training.eval_every is None or self._measures is not None:
+        if self.written.training.eval_every is None or self.measures is not None:
             return ()
         from gtpo_cli.data.unseen import load_benchmark
 

@@ -127,3 +127,16 @@ def test_a_rule_that_cannot_work_is_refused_before_weights_load(
     failed = gtpo(*train(changes), "--name", "refused", code=2)
     assert re.search(said, " ".join(failed.stderr.split())), failed.stderr
     assert not (tmp_path / "runs" / "refused").exists()
+
+
+def test_a_rule_that_cannot_work_is_found_before_a_start(gtpo: Run, tmp_path: Path) -> None:
+    (tmp_path / "rules.py").write_text(RULES)
+    small = "model: {name: 'builtin:tiny'}\ndata: {benchmark: arithmetic}\nobjective: {token_weights: "
+    (tmp_path / "wrong.yaml").write_text(small + "{config: {negativ: 1}}}")
+    (tmp_path / "absent.yaml").write_text(small + "{rule: 'rules.py:absent'}}")
+    for recipe, said in (
+        ("wrong.yaml", "objective.token_weights.config: conflict: got an unexpected keyword argument 'negativ'"),
+        ("absent.yaml", "objective.token_weights.rule: rules.py:absent: module rules.py has no function absent"),
+    ):
+        assert f"# cannot start here: {said}" in gtpo("train", "--recipe", recipe, "--dry-run").stdout
+        assert said in gtpo("recipes", "check", recipe, code=2).stderr
