@@ -40,5 +40,5 @@ def servers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     """From the first test on, where the tests of commands (test_typed*.py), which come last, are there."""
     from servers import families, start
 
-    wanted = families() and any(item.path.name.startswith("test_typed") for item in request.session.items)
-    yield from start(tmp_path_factory.mktemp) if wanted else iter([{}])
+    wanted = families({item.path.name for item in request.session.items})
+    yield from start(wanted, tmp_path_factory.mktemp) if wanted else iter([{}])

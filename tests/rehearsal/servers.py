@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
@@ -230,9 +230,10 @@ FATES: dict[str, dict[str, Any]] = {
 }
 
 
-def families() -> list[str]:
-    """Those whose data or weights are here."""
-    return (["llama", "qwen", "qwen3"] if DATA.is_dir() else []) + (["smollm"] if REAL_IS_HERE else [])
+def families(files: Collection[str]) -> list[str]:
+    """Those that tests in these files ask for, and whose data or weights are here."""
+    small = ["llama", "qwen", "qwen3"] if DATA.is_dir() and "test_typed.py" in files else []
+    return small + (["smollm"] if REAL_IS_HERE and "test_typed_real.py" in files else [])
 
 
 def typed(family: str, folder: Path, argv: list[str]) -> list[str]:
@@ -243,13 +244,13 @@ def typed(family: str, folder: Path, argv: list[str]) -> list[str]:
     return [*argv[:place], *settings(family, folder), *argv[place:]]
 
 
-def start(new_folder: Callable[[str], Path]) -> Iterator[dict[str, Server]]:
+def start(wanted: Sequence[str], new_folder: Callable[[str], Path]) -> Iterator[dict[str, Server]]:
     """At work from now on; `Server.futures` has each command's end."""
     process = subprocess.Popen(
         [sys.executable, str(HERE / "rehearse.py")], env=environment() | ENVIRONMENT, stdin=subprocess.PIPE,
         stdout=subprocess.PIPE, text=True, start_new_session=True,
     )  # fmt: skip
-    made = {family: Server(new_folder(family), process) for family in families()}
+    made = {family: Server(new_folder(family), process) for family in wanted}
     for family, server in made.items():
         server.futures = {name: Future() for name in COMMANDS[family]}
         if family in FAMILIES:

@@ -17,7 +17,10 @@ import torch
 from commands import environment, metrics
 from servers import REAL_IS_HERE, Server, ended, engine_of
 
-pytestmark = pytest.mark.skipif(not REAL_IS_HERE, reason="build/smollm2-135m is not here: make real-model makes it")
+pytestmark = [
+    pytest.mark.long,  # its 30 layers are interpreted: a third of an hour
+    pytest.mark.skipif(not REAL_IS_HERE, reason="build/smollm2-135m is not here: make real-model makes it"),
+]
 END = 2  # <|im_end|>
 
 
