@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from itertools import count
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field
 
@@ -282,7 +282,7 @@ class Environment:
     """`total_steps`: the planned last step. `products`: the type of the output layer's products on that machine."""
 
     total_steps: Annotated[int, Field(ge=1)] | None = None
-    products: Literal["float16", "bfloat16", "float32", "float64"] | None = None
+    products: str | None = None
 
 
 def new_run(recipe: Recipe) -> tuple[Recipe, RunFolder]:

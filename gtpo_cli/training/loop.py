@@ -27,7 +27,7 @@ from gtpo_cli.training.generations import Generations
 from gtpo_cli.training.optimizers import Updater
 from gtpo_cli.training.run import Outcome, Run, newest_state, open_run
 from gtpo_cli.training.setup import find_initial_entropy, set_up
-from gtpo_cli.training.start import keep_start, origin
+from gtpo_cli.training.start import keep_start, record_facts
 from gtpo_cli.training.step import StepParts, train_step
 from gtpo_cli.training.stopwatch import Stopwatch
 
@@ -150,13 +150,7 @@ def build(job: TrainingJob, folder: RunFolder, *, say: Say, warn: Say) -> Iterat
     with Scorer(recipe.rewards, longest=recipe.rollout.max_completion_tokens) as scorer:
         setup = set_up(job, say=say, samples=recipe.generates, start=keep_start(recipe.model, folder))
         policy = setup.policy
-        before, now = folder.environment().products, setup.facts["products"]
-        if before not in (None, now):
-            say(
-                f"this machine multiplies in {now}, and the one before in {before} (environment.json): steps differ by "
-                "rounding from those that the run would have taken there"
-            )
-        folder.write_environment(setup.facts | origin(folder))
+        record_facts(folder, setup.facts, say)
         folder.keep_beginning(job.problem_digests, job.code_digests)
         sampler = load_sampler(policy, job, warn=warn) if recipe.generates else None
         seed_random_states(derive_seed(recipe.seed, "torch"))  # after the engine, which seeds with 0 as it starts

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -174,8 +174,19 @@ def start_of(model: ModelRecipe, run: RunFolder) -> Checkpoint | None:
     return None if start_folder(model, run) is None else Checkpoint(0, run.path, weights=run.start.name)
 
 
-def origin(run: RunFolder) -> dict[str, str]:
-    """Return the recorded `model.start` of a run (RUN:STEP or an adapter's folder) for environment.json, if any."""
+def record_facts(run: RunFolder, facts: Mapping[str, Any], say: Callable[[str], None]) -> None:
+    """Write environment.json. `say` gets a sentence if products on the machine before had another type."""
+    before, now = run.environment().products, facts["products"]
+    if before not in (None, now):
+        say(
+            f"this machine multiplies in {now}, and the one before in {before} (environment.json): steps differ by "
+            "rounding from those that the run would have taken there"
+        )
+    run.write_environment({**facts, **_origin(run)})
+
+
+def _origin(run: RunFolder) -> dict[str, str]:
+    """Return the recorded `model.start` of a run (RUN:STEP or an adapter's folder), if any."""
     file = run.start / _ORIGIN
     if not file.is_file():
         return {}

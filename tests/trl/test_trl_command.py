@@ -105,8 +105,11 @@ def test_a_run_that_is_resumed_goes_on_as_it_would_have(folder: Path, tmp_path: 
     shutil.copytree(whole, run)
     shutil.rmtree(run / "checkpoints" / "step-000006")
     shutil.rmtree(run / "checkpoints" / "step-000004")
+    recorded = run / "environment.json"
+    recorded.write_text(json.dumps(json.loads(recorded.read_text()) | {"products": "float16"}))
     out = run_in(tmp_path, [*GTPO, "train", "--quiet", "--resume", "runs/alone"])
     assert "resuming" in out
+    assert "this machine multiplies in float32, and the one before in float16" in " ".join(out.split())
     assert comparable(run) == comparable(whole)
     expected, found = contents(whole), contents(run)
     assert found["model.safetensors"] == expected["model.safetensors"]

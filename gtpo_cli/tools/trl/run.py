@@ -49,7 +49,7 @@ from gtpo_cli.tools.trl.keeper import RunKeeper
 from gtpo_cli.tools.trl.trainer import GRPOConfig, GTPOTrainer
 from gtpo_cli.training.run import Outcome, newest_state, open_run
 from gtpo_cli.training.setup import find_initial_entropy, set_up
-from gtpo_cli.training.start import keep_start, origin
+from gtpo_cli.training.start import keep_start, record_facts
 from gtpo_cli.training.step import Ratios, StepRows, StepSamples, step_rows
 from gtpo_cli.types import Completion, Group, Verdict
 
@@ -152,7 +152,7 @@ def train(
         initial_entropy = processes.agree(measured)
         keeper = RunKeeper(recipe.objective.num_iterations, policy)
         if processes.is_main:
-            folder.write_environment(setup.facts | origin(folder) | _facts(arguments, processes, extra))
+            record_facts(folder, setup.facts | _facts(arguments, processes, extra), say)
             folder.keep_beginning(job.problem_digests, job.code_digests)
             opened = open_run(
                 recipe, folder, keeper, state=state, total_steps=order.total_steps, initial_entropy=initial_entropy,
