@@ -219,7 +219,7 @@ def policy_loss(
         old_logprobs_BGT "ratio_mean" and "ratio_max" over trained tokens (0 if there are none). All are detached.
     Raises:
         ValueError: kl_coef > 0 without ref_logprobs_BGT, or an unknown average.
-        RecipeError: a rule's result has another shape.
+        RecipeError: a rule's result has another shape, or no gradient.
     """
     if kl_coef > 0 and ref_logprobs_BGT is None:
         raise ValueError("policy_loss: kl_coef > 0 needs ref_logprobs_BGT")
@@ -235,6 +235,10 @@ def policy_loss(
         raise RecipeError(
             f"objective.loss.rule: gave the shape {tuple(objective.shape)}; expected one number for each token, a "
             f"tensor of the shape {tuple(mask.shape)}"
+        )
+    if logp.requires_grad and not objective.requires_grad:
+        raise RecipeError(
+            "objective.loss.rule: gave nothing with a gradient; compute it from ratio.logprobs or ratio.value"
         )
     metrics: dict[str, float] = {}
     if kl_coef > 0 and ref_logprobs_BGT is not None:

@@ -213,11 +213,9 @@ def check_rules(objective: ObjectiveRecipe) -> None:
         logprobs_BGT = (-noise_BGT).requires_grad_()
         c_BGT, old_BGT = A_BG.float()[..., None].expand(shape), -1.1 * noise_BGT
         ranks_BGT = covariance_ranks(old_BGT, A_BG, mask_BGT) if method.ranks else None
-        found = policy_loss(
+        policy_loss(
             logprobs_BGT, c_BGT, mask_BGT, old_logprobs_BGT=old_BGT, ranks_BGT=ranks_BGT, **method.loss_arguments()
         )
-        if not found.loss.requires_grad:
-            raise ValueError("it gives nothing with a gradient; compute it from ratio.logprobs or ratio.value")
 
 
 def _trying(key: str, recipe: AdvantagesRecipe | TokenWeightsRecipe | LossRecipe) -> AbstractContextManager[None]:

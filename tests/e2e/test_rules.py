@@ -30,6 +30,14 @@ def fails(tokens):
 
 def without_gradient(ratio):
     return ratio.coefficients
+
+
+CALLS = []
+
+
+def tires(ratio):
+    CALLS.append(ratio)
+    return ratio.coefficients * (ratio.value if len(CALLS) < 4 else 1.0)
 """
 )
 SMALL = [
@@ -114,7 +122,7 @@ def test_a_rule_of_the_whole_step_is_measured_and_repeated_after_a_resume(gtpo: 
             r"objective\.advantages: group with .*scale must be 'std' or 'none'",
         ),
         ("objective.advantages={rule: quantile, config: {k: 2}}", r"objective\.advantages: quantile with \{'k': 2"),
-        ("objective.loss.rule=rules.py:without_gradient", r"objective\.loss: rules\.py:without_gradient: .*gradient"),
+        ("objective.loss.rule=rules.py:without_gradient", r"objective\.loss\.rule: gave nothing with a gradient"),
         ("objective.loss.rule=kl_cov", r"objective\.loss\.rule: kl_cov does what token does as long as the ratio is 1"),
         ("objective.loss.rule=soft", r"objective\.loss\.rule: soft does what token does as long as the ratio is 1"),
         ("objective.loss.rule=sopft", r"objective\.loss\.rule: 'sopft' is not one of .*did you mean soft"),
@@ -127,6 +135,14 @@ def test_a_rule_that_cannot_work_is_refused_before_weights_load(
     failed = gtpo(*train(changes), "--name", "refused", code=2)
     assert re.search(said, " ".join(failed.stderr.split())), failed.stderr
     assert not (tmp_path / "runs" / "refused").exists()
+
+
+def test_a_rule_that_fails_after_some_steps_ends_the_run_with_its_error(gtpo: Run, tmp_path: Path) -> None:
+    (tmp_path / "rules.py").write_text(RULES)
+    failed = gtpo(*train("objective.loss.rule=rules.py:tires", "training.max_steps=9"), "--name", "tires", code=2)
+    assert "objective.loss.rule: gave nothing with a gradient" in " ".join(failed.stderr.split())
+    assert "Traceback" not in failed.stderr
+    assert 1 <= len(metrics(tmp_path / "runs" / "tires")) < 9
 
 
 def test_a_rule_that_cannot_work_is_found_before_a_start(gtpo: Run, tmp_path: Path) -> None:
