@@ -76,6 +76,8 @@ def load_benchmark(
         changes = {"limit": recipe.evaluation.limit} | ({} if kept else _elsewhere(source, name, split, data_path))
         if kept and data_path is not None:
             changes["path"] = str(data_path)
+        if source.where and "where" in changes:
+            notes.append(f"{source.name}: split {split} is used whole; data.where chooses among problems of training")
         usable = usable_prompts(
             recipe,
             source.model_copy(update=changes),

@@ -14,7 +14,7 @@ from __future__ import annotations
 import sys
 from collections import defaultdict
 from dataclasses import asdict
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -37,9 +37,9 @@ RECIPE = ROOT / "recipes" / "sweeps" / "base" / "tiny_steps.yaml"
 HARDER: dict[str, dict[str, Any]] = {
     "reasoning_gym/chain_sum": {"min_terms": 5, "max_terms": 6, "max_digits": 2},
     "reasoning_gym/products": {"min_digits": 3, "max_digits": 3},
-    "reasoning_gym/gcd": {"min_value": 201, "max_value": 1000},
+    "reasoning_gym/gcd": {"min_value": 1001, "max_value": 9999},
 }
-ASKED, ASKED_HARDER, SAMPLED = 500, 200, 60  # problems of a task: greedily, greedily, and 64 times
+ASKED, SAMPLED = 500, 60  # problems of a level: greedily, and the first of them 64 times
 VALIDATION = 300  # of each task, from the end of the test split; they choose rates and finalists
 
 _RULE, _CONTROL, _ADVANTAGES = (
@@ -61,25 +61,21 @@ FINALISTS = 4  # rules, beside GRPO and GTPO
 
 
 class Level(NamedTuple):
-    """Problems of a task, and how the columns of their outcomes begin."""
+    """Problems of a task, and how the columns of their outcomes end."""
 
     words: str
     task: str
     config: dict[str, Any]
-    asked: int
-    sampled: int
 
 
-def levels() -> list[Level]:
+def levels() -> tuple[list[Level], list[Level]]:
+    """Those of training, and the harder ones."""
     trained: dict[str, Any] = dict(load_recipe(RECIPE).data.config)
-    return [
-        level
-        for task, harder in HARDER.items()
-        for level in (
-            Level(task.rpartition("/")[2], task, trained[task], ASKED, SAMPLED),
-            Level(f"harder {task.rpartition('/')[2]}", task, harder, ASKED_HARDER, 0),
-        )
-    ]
+    names = {task: task.rpartition("/")[2] for task in HARDER}
+    return (
+        [Level(name, task, trained[task]) for task, name in names.items()],
+        [Level(f"harder {name}", task, HARDER[task]) for task, name in names.items()],
+    )
 
 
 def settings_of(arm: str) -> dict[str, Any]:
@@ -116,10 +112,9 @@ def validation(recipe: Recipe, checkpoint: Checkpoint | None) -> dict[str, float
     found = {}
     with Scorer(recipe.rewards, longest=recipe.rollout.max_completion_tokens) as scorer:
         subject = Subject(recipe, checkpoint, scorer)
-        for level in levels():
-            if level.sampled:
-                problems = task_problems(level.task, level.config, "test", 0, ASKED + VALIDATION)[ASKED:]
-                found[f"greedy {level.words}"] = accuracy(subject.answers(problems, samples=1, temperature=GREEDY))
+        for level in levels()[0]:
+            problems = task_problems(level.task, level.config, "test", 0, ASKED + VALIDATION)[ASKED:]
+            found[f"greedy {level.words}"] = accuracy(subject.answers(problems, samples=1, temperature=GREEDY))
     return found | {"greedy": fmean(found.values())}
 
 
@@ -128,14 +123,12 @@ def outcomes(recipe: Recipe, checkpoint: Checkpoint | None) -> dict[str, float]:
     found: dict[str, float] = {}
     with Scorer(recipe.rewards, longest=recipe.rollout.max_completion_tokens) as scorer:
         subject = Subject(recipe, checkpoint, scorer)
-        for level in levels():
-            problems = task_problems(level.task, level.config, "test", 0, level.asked)
-            greedy = subject.answers(problems, samples=1, temperature=GREEDY)
-            found[f"greedy {level.words}"] = accuracy(greedy)
-            if level.sampled:
-                sampled = subject.answers(problems[: level.sampled], samples=64, temperature=1.0)
-                found |= {f"{name} {level.words}": value for name, value in sampled_scores(sampled).items()}
-                found[f"format {level.words}"] = fmean(c.strict_format for p in sampled for c in p.completions)
+        for level in chain(*levels()):
+            problems = task_problems(level.task, level.config, "test", 0, ASKED)
+            found[f"greedy {level.words}"] = accuracy(subject.answers(problems, samples=1, temperature=GREEDY))
+            sampled = subject.answers(problems[:SAMPLED], samples=64, temperature=1.0)
+            found |= {f"{name} {level.words}": value for name, value in sampled_scores(sampled).items()}
+            found[f"format {level.words}"] = fmean(c.strict_format for p in sampled for c in p.completions)
     return found
 
 

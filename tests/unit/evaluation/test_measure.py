@@ -358,6 +358,19 @@ def test_columns_and_gold_of_own_data_are_not_those_of_a_benchmark(tmp_path: Pat
             questions(recipe, name)
 
 
+def test_what_selects_training_problems_leaves_a_test_split_whole_and_that_is_said(tmp_path: Path) -> None:
+    for split in ("train", "test"):
+        lines = (json.dumps({"question": f"{n}+1", "answer": n + 1, "rate": n}) for n in range(4))
+        (tmp_path / f"{split}.jsonl").write_text("\n".join(lines))
+    recipe = load_recipe("tiny_arithmetic", [f"data={{benchmark: local, path: {tmp_path}, where: {{rate: [1, 2]}}}}"])
+    encoder, longest = encoder_of(read_model(RECIPE.model).tokenizer), RECIPE.model.max_seq_length
+    said = f"{tmp_path}: split test is used whole; data.where chooses among problems of training"
+    for split, asked in (("test", 4), ("train", 2)):
+        loaded = load_benchmark(recipe, "local", encoder, max_seq_length=longest, split=split)
+        assert len(loaded.prompts) == asked
+        assert (said in loaded.notes) == (split == "test")
+
+
 def test_a_source_of_a_mixture_has_the_ids_of_other_runs_unless_sources_share_a_benchmark(tmp_path: Path) -> None:
     for name in ("one", "two"):
         rows(tmp_path / name / "test.jsonl", "1+1")
