@@ -1,6 +1,6 @@
 """The bench: rules for tokens and completions beside GRPO. Stopped or killed, it goes on where it was.
 
-    python scripts/claims/rules.py           # screen, then final
+    python scripts/claims/rules.py           # base, screen, final, hot
     python scripts/claims/rules.py screen    # every rule at every rate, two seeds
     python scripts/claims/rules.py base      # the model before training
     python scripts/claims/rules.py pilot RATE STEPS    # GRPO with a seed of its own; nothing is recorded
@@ -36,10 +36,10 @@ RECIPE = ROOT / "recipes" / "sweeps" / "base" / "tiny_steps.yaml"
 # beside the levels of training (RECIPE): harder ones, which no training saw
 HARDER: dict[str, dict[str, Any]] = {
     "reasoning_gym/chain_sum": {"min_terms": 5, "max_terms": 6, "max_digits": 2},
-    "reasoning_gym/products": {"min_digits": 3, "max_digits": 3},
+    "reasoning_gym/products": {"min_digits": 2, "max_digits": 3},
     "reasoning_gym/gcd": {"min_value": 1001, "max_value": 9999},
 }
-ASKED, SAMPLED = 500, 60  # problems of a level: greedily, and the first of them 64 times
+ASKED, SAMPLED = 500, 40  # problems of a level: greedily, and the first of them 64 times
 VALIDATION = 300  # of each task, from the end of the test split; they choose rates and finalists
 
 _RULE, _CONTROL, _ADVANTAGES = (
@@ -55,7 +55,9 @@ ARMS: dict[str, dict[str, Any]] = {
     "negative_only": {_ADVANTAGES: "reinforce", "objective.advantages.config": "{positive: 0}"},
 }
 CONTROLS = ("even", "random")
-RATES = ("1e-4", "2e-4", "4e-4")
+CONTROLLED = {"gtpo", *TOKEN_RULES} - {"sequence_entropy_credit"}  # its controls would equal it
+RATES, STEPS = ("5e-5", "1e-4", "2e-4"), 100
+HOT = "2e-3"  # at which GRPO loses its format in half of the runs
 SCREEN_SEEDS, SEEDS = (101, 102), (1, 2, 3, 4, 5, 6, 7, 8)
 FINALISTS = 4  # rules, beside GRPO and GTPO
 
@@ -134,7 +136,7 @@ def outcomes(recipe: Recipe, checkpoint: Checkpoint | None) -> dict[str, float]:
 
 def screen() -> list[Run]:
     """Every rule at every rate, with seeds that are not used again."""
-    return [Run("screen", arm, rate, seed, tunes=True) for seed, rate, arm in product(SCREEN_SEEDS, RATES, ARMS)]
+    return [Run("screen", arm, rate, seed, STEPS, tunes=True) for seed, rate, arm in product(SCREEN_SEEDS, RATES, ARMS)]
 
 
 def chosen_rates() -> dict[str, tuple[str, float]]:
@@ -153,18 +155,25 @@ def finalists() -> dict[str, str]:
     rates = chosen_rates()
     others = sorted((arm for arm in rates if arm not in ("grpo", "gtpo")), key=lambda arm: -rates[arm][1])
     arms = {arm: rates[arm][0] for arm in ("grpo", "gtpo", *others[:FINALISTS])}
-    controls = {f"{arm}_{control}": arms[arm] for arm in arms for control in CONTROLS if arm in TOKEN_RULES}
-    return arms | controls
+    return arms | {f"{arm}_{control}": arms[arm] for arm in arms if arm in CONTROLLED for control in CONTROLS}
 
 
 def final() -> list[Run]:
     """Seed by seed, so that whole seeds can be compared whenever it stops."""
-    return [Run("final", arm, rate, seed) for seed, (arm, rate) in product(SEEDS, finalists().items())]
+    return [Run("final", arm, rate, seed, STEPS) for seed, (arm, rate) in product(SEEDS, finalists().items())]
+
+
+def hot() -> list[Run]:
+    """The finalists without their controls, at a rate that is too high."""
+    return [Run("hot", arm, HOT, seed, STEPS, tunes=True) for seed, arm in product(SEEDS, finalists()) if arm in ARMS]
+
+
+STUDIES = {"screen": screen, "final": final, "hot": hot}
 
 
 def main() -> int:
     RECORDS.mkdir(exist_ok=True)
-    asked = sys.argv[1:] or ["base", "screen", "final"]
+    asked = sys.argv[1:] or ["base", *STUDIES]
     if asked[0] == "pilot":
         rate, steps = asked[1:]
         row, _ = make(Run("pilot", "grpo", rate, 901, int(steps)), BUILD)
@@ -175,7 +184,7 @@ def main() -> int:
             if not (RECORDS / "base.csv").exists():
                 append(RECORDS / "base.csv", [outcomes(recipe_of(Run("base", "grpo", "1e-4", 1)), None)])
             continue
-        make_all(screen() if study == "screen" else final(), BUILD, RECORDS / f"{study}.csv", make=make)
+        make_all(STUDIES[study](), BUILD, RECORDS / f"{study}.csv", make=make)
     return 0
 
 
