@@ -45,7 +45,9 @@ def draw(table: dict[str, dict[str, Share]], file: Path) -> None:
     mpl.use("agg")
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(1, len(COLUMNS), figsize=(8, 2.6), sharey=True, layout="constrained")
+    figure, axes = pyplot.subplots(
+        1, len(COLUMNS), figsize=(8, 0.8 + 0.32 * len(table)), sharey=True, layout="constrained"
+    )
     models = list(table)[::-1]
     for axis, (column, title) in zip(axes, COLUMNS.items(), strict=True):
         for place, model in enumerate(models):
