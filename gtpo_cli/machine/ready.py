@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Collection, Iterator
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,7 +29,7 @@ from gtpo_cli.machine.open_keys import LARGE, gpu_memory
 from gtpo_cli.policy.engines import why_auto_is_slow
 from gtpo_cli.policy.tiny import BUILTIN_PREFIX
 from gtpo_cli.recipe import Recipe
-from gtpo_cli.recipe.data import is_task
+from gtpo_cli.recipe.data import BUILT_IN, GYM, is_task
 from gtpo_cli.recipe.schema import AdvantagesRecipe, LossRecipe, TokenWeightsRecipe
 from gtpo_cli.runs.folder import RunFolder
 from gtpo_cli.terminal.signals import Waiting
@@ -151,36 +150,37 @@ def check_recipe(recipe: Recipe) -> list[str]:
     """Check a recipe for any machine, and return remarks on modules that are missing here but may be on another.
 
     Raises RecipeError for a recipe that works on no machine or whose rules fail, and RewardError or DataError for a
-    reward or a function in `data.gold` that is here but cannot be imported. Columns that rewards need are checked only
-    for generated tasks, since other data may be elsewhere.
+    reward, a task or a function in `data.gold` that is here but cannot be used. Columns that rewards need are checked
+    only for tasks, since other data may be elsewhere.
     """
     check_keep_best(recipe)
+    from gtpo_cli.data import load_problems
     from gtpo_cli.data.reading import own_gold
+    from gtpo_cli.rewards import check_rewards
     from gtpo_cli.rewards.user_reward import load_plugin
     from gtpo_cli.runs.user_code import missing_module
 
-    loaders: dict[str, Callable[[], object]] = {
-        f"reward {plugin.name}": partial(load_plugin, plugin.name) for plugin in recipe.rewards.plugins
-    }
-    for source in recipe.data.sources:
-        if isinstance(source.gold, CodeName):
-            loaders[f"data.gold: {source.gold}"] = partial(own_gold, source.gold, answer="", solution=None)
-    own_rules = [f"rule {one.rule}" for one in _rules(recipe) if isinstance(one.rule, CodeName)]
-    loaders |= {name: lambda: None for name in own_rules}
-    absent = {name: missing_module(name.partition(" ")[2]) for name in loaders}
-    for name, load in loaders.items():
-        if absent[name] is None:
-            load()
-    if not any(absent[name] for name in own_rules):
-        _check_rules(recipe)
     sources = recipe.data.sources
-    if recipe.rewards.plugins and not any(absent.values()) and all(is_task(one.benchmark) for one in sources):
-        from gtpo_cli.data import load_problems
-        from gtpo_cli.rewards import check_rewards
-
-        first = [load_problems(source.model_copy(update={"limit": 1}), seed=recipe.seed) for source in sources]
-        check_rewards(recipe.rewards, [problem for loaded in first for problem in loaded.problems])
-    return [f"{name}: there is no module {module} here" for name, module in absent.items() if module]
+    tasks = [source for source in sources if is_task(source.benchmark)]
+    code = {f"reward {plugin.name}": plugin.name for plugin in recipe.rewards.plugins}
+    code |= {f"rule {section.rule}": section.rule for section in _rules(recipe) if isinstance(section.rule, CodeName)}
+    code |= {f"data.gold: {source.gold}": source.gold for source in sources if isinstance(source.gold, CodeName)}
+    for name in (source.benchmark for source in tasks if source.benchmark not in BUILT_IN):
+        code[f"task {name}"] = "reasoning_gym:" if name.startswith(GYM) else name
+    absent = {name: missing for name, dotted in code.items() if (missing := missing_module(dotted))}
+    for plugin in recipe.rewards.plugins:
+        if f"reward {plugin.name}" not in absent:
+            load_plugin(plugin.name)
+    for source in sources:
+        if isinstance(source.gold, CodeName) and f"data.gold: {source.gold}" not in absent:
+            own_gold(source.gold, answer="", solution=None)
+    if not any(name.startswith("rule") for name in absent):
+        _check_rules(recipe)
+    if not any(name.startswith("task") for name in absent):
+        first = [load_problems(source.model_copy(update={"limit": 1}), seed=recipe.seed) for source in tasks]
+        if recipe.rewards.plugins and len(tasks) == len(sources) and not absent:
+            check_rewards(recipe.rewards, [problem for loaded in first for problem in loaded.problems])
+    return [f"{name}: there is no module {module} here" for name, module in absent.items()]
 
 
 def _for_recipe(

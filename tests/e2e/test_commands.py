@@ -24,7 +24,7 @@ def test_help_recipes_check_and_completion_are_light_and_threads_will_not_spin(g
     completing = {"_GTPO_COMPLETE": "complete_bash", "COMP_WORDS": "gtpo\ntrain\n-r\ntiny", "COMP_CWORD": "3"}
     for arguments, more, spins in (
         (["--help"], {}, "1000"),
-        (["recipes", "check"], {"OMP_WAIT_POLICY": "active"}, None),
+        (["recipes", "check", "llama8b_gsm8k", "tiny_arithmetic"], {"OMP_WAIT_POLICY": "active"}, None),
         ([], completing | {"GOMP_SPINCOUNT": "7"}, "7"),
     ):
         code = (

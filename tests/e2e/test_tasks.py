@@ -64,6 +64,29 @@ def test_tasks_are_listed_and_shown(gtpo: Run) -> None:
     assert scored["first_scores"]["format_rate"] > 0.6
 
 
+def test_a_task_that_cannot_be_made_is_found_by_recipes_check(gtpo: Run, tmp_path: Path) -> None:
+    (tmp_path / "my_task.py").write_text(
+        "class Between:\n"
+        "    def __init__(self, width=3): pass\n"
+        "    def problems(self, split, seed):\n"
+        "        yield {'question': '1?', 'answer': '1'}\n"
+    )
+    for benchmark, config, said in (
+        ("my_task.py:Between", "{}", None),
+        ("my_task.py:Betwen", "{}", "data.benchmark: my_task.py:Betwen: module my_task.py has no function Betwen"),
+        ("my_task.py:Between", "{wdth: 3}", "got an unexpected keyword argument 'wdth'"),
+        ("reasoning_gym/chain_sum", "{max_terms: 3}", None),
+        ("reasoning_gym/chain_smu", "{}", "reasoning-gym has no such task; did you mean chain_sum?"),
+        ("reasoning_gym/chain_sum", "{max_trms: 3}", "data.config.max_trms: reasoning_gym/chain_sum has no such key"),
+    ):
+        data = f"{{benchmark: '{benchmark}', config: {config}}}"
+        (tmp_path / "mine.yaml").write_text(f"model: {{name: 'builtin:tiny'}}\ndata: {data}\n")
+        done = gtpo("recipes", "check", "mine.yaml", code=0 if said is None else 2)
+        assert said is None or said in " ".join(done.stderr.split())
+    (tmp_path / "mine.yaml").write_text("model: {name: 'builtin:tiny'}\ndata: {benchmark: 'away.py:Task'}\n")
+    assert "task away.py:Task: there is no module away.py here" in gtpo("recipes", "check", "mine.yaml").stdout
+
+
 def test_five_tasks_with_a_curriculum_killed_in_a_generation_and_resumed(gtpo: Run, tmp_path: Path) -> None:
     (tmp_path / "five.py").write_text(FIVE)
     first = gtpo("tasks", "five.py:A", "--recipe", "tiny_arithmetic", "--set", "objective.probe.num_prompts=4").stdout
