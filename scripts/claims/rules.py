@@ -1,8 +1,10 @@
 """The bench: rules for tokens and completions beside GRPO. Stopped or killed, it goes on where it was.
 
-    python scripts/claims/rules.py           # base, screen, final, hot
+    python scripts/claims/rules.py           # base, screen, final
     python scripts/claims/rules.py screen    # every rule at every rate, two seeds
     python scripts/claims/rules.py base      # the model before training
+    python scripts/claims/rules.py hot       # the finalists at a rate that is too high
+    python scripts/claims/rules.py levels    # pilot: the model before training on problems that nothing else uses
     python scripts/claims/rules.py pilot RATE STEPS    # GRPO with a seed of its own; nothing is recorded
 
 docs/claims/rules_registration.md says in words what is here in code. A run that is done is a line of
@@ -11,6 +13,7 @@ docs/claims/rules/<study>.csv.
 
 from __future__ import annotations
 
+import random
 import sys
 from collections import defaultdict
 from dataclasses import asdict
@@ -28,19 +31,20 @@ from gtpo_cli.rewards import Scorer
 from gtpo_cli.runs.checkpoints import Checkpoint, choose_checkpoint
 from gtpo_cli.tasks.making import task_problems
 from gtpo_cli.tracking import read_metrics
+from gtpo_cli.types import Problem
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD, RECORDS = ROOT / "build" / "claims", ROOT / "docs" / "claims" / "rules"
 RECIPE = ROOT / "recipes" / "sweeps" / "base" / "tiny_steps.yaml"
 
-# beside the levels of training (RECIPE): harder ones, which no training saw
+# beside the levels of training (RECIPE): harder ones, of which training has no problem
 HARDER: dict[str, dict[str, Any]] = {
     "reasoning_gym/chain_sum": {"min_terms": 5, "max_terms": 6, "max_digits": 2},
-    "reasoning_gym/products": {"min_digits": 2, "max_digits": 3},
+    "reasoning_gym/products": {"min_terms": 3, "max_terms": 3, "max_digits": 2},
     "reasoning_gym/gcd": {"min_value": 1001, "max_value": 9999},
 }
-ASKED, SAMPLED = 500, 40  # problems of a level: greedily, and the first of them 64 times
-VALIDATION = 300  # of each task, from the end of the test split; they choose rates and finalists
+# problems of a level: for outcomes (greedily, and the first of them 64 times), to choose rates, and to choose levels
+ASKED, SAMPLED, VALIDATION, PILOT = 500, 40, 300, 60
 
 _RULE, _CONTROL, _ADVANTAGES = (
     "objective.token_weights.rule", "objective.token_weights.control", "objective.advantages.rule",
@@ -57,7 +61,7 @@ ARMS: dict[str, dict[str, Any]] = {
 CONTROLS = ("even", "random")
 CONTROLLED = {"gtpo", *TOKEN_RULES} - {"sequence_entropy_credit"}  # its controls would equal it
 RATES, STEPS = ("5e-5", "1e-4", "2e-4"), 100
-HOT = "2e-3"  # at which GRPO loses its format in half of the runs
+HOT: str | None = None  # the rate of `hot`; an amendment of the registration names it
 SCREEN_SEEDS, SEEDS = (101, 102), (1, 2, 3, 4, 5, 6, 7, 8)
 FINALISTS = 4  # rules, beside GRPO and GTPO
 
@@ -68,6 +72,13 @@ class Level(NamedTuple):
     words: str
     task: str
     config: dict[str, Any]
+
+    def problems(self) -> tuple[list[Problem], list[Problem], list[Problem]]:
+        """Those for outcomes, for validation and for pilots. They are shuffled, because a test asks no question twice
+        and so begins with the short ones."""
+        found = list(task_problems(self.task, self.config, "test", 0, ASKED + VALIDATION + PILOT))
+        random.Random(0).shuffle(found)
+        return found[:ASKED], found[ASKED:-PILOT], found[-PILOT:]
 
 
 def levels() -> tuple[list[Level], list[Level]]:
@@ -115,7 +126,7 @@ def validation(recipe: Recipe, checkpoint: Checkpoint | None) -> dict[str, float
     with Scorer(recipe.rewards, longest=recipe.rollout.max_completion_tokens) as scorer:
         subject = Subject(recipe, checkpoint, scorer)
         for level in levels()[0]:
-            problems = task_problems(level.task, level.config, "test", 0, ASKED + VALIDATION)[ASKED:]
+            _, problems, _ = level.problems()
             found[f"greedy {level.words}"] = accuracy(subject.answers(problems, samples=1, temperature=GREEDY))
     return found | {"greedy": fmean(found.values())}
 
@@ -126,12 +137,25 @@ def outcomes(recipe: Recipe, checkpoint: Checkpoint | None) -> dict[str, float]:
     with Scorer(recipe.rewards, longest=recipe.rollout.max_completion_tokens) as scorer:
         subject = Subject(recipe, checkpoint, scorer)
         for level in chain(*levels()):
-            problems = task_problems(level.task, level.config, "test", 0, ASKED)
+            problems, _, _ = level.problems()
             found[f"greedy {level.words}"] = accuracy(subject.answers(problems, samples=1, temperature=GREEDY))
             sampled = subject.answers(problems[:SAMPLED], samples=64, temperature=1.0)
             found |= {f"{name} {level.words}": value for name, value in sampled_scores(sampled).items()}
             found[f"format {level.words}"] = fmean(c.strict_format for p in sampled for c in p.completions)
     return found
+
+
+def print_levels() -> None:
+    """The model before training, on problems that nothing else uses."""
+    recipe = recipe_of(Run("base", "grpo", "1e-4", 1))
+    with Scorer(recipe.rewards, longest=recipe.rollout.max_completion_tokens) as scorer:
+        subject = Subject(recipe, None, scorer)
+        for level in chain(*levels()):
+            _, _, problems = level.problems()
+            greedy = accuracy(subject.answers(problems, samples=1, temperature=GREEDY))
+            sampled = sampled_scores(subject.answers(problems, samples=64, temperature=1.0))
+            tries = "  ".join(f"{name} {sampled[name]:.3f}" for name in ("pass@1", "pass@64"))
+            print(f"{level.words:<17} {tries}  greedy {greedy:.3f}")
 
 
 def screen() -> list[Run]:
@@ -165,6 +189,10 @@ def final() -> list[Run]:
 
 def hot() -> list[Run]:
     """The finalists without their controls, at a rate that is too high."""
+    if HOT is None:
+        raise SystemExit(
+            "hot: its rate is open; pilots and an amendment come first (docs/claims/rules_registration.md)"
+        )
     return [Run("hot", arm, HOT, seed, STEPS, tunes=True) for seed, arm in product(SEEDS, finalists()) if arm in ARMS]
 
 
@@ -173,7 +201,10 @@ STUDIES = {"screen": screen, "final": final, "hot": hot}
 
 def main() -> int:
     RECORDS.mkdir(exist_ok=True)
-    asked = sys.argv[1:] or ["base", *STUDIES]
+    asked = sys.argv[1:] or ["base", "screen", "final"]
+    if asked == ["levels"]:
+        print_levels()
+        return 0
     if asked[0] == "pilot":
         rate, steps = asked[1:]
         row, _ = make(Run("pilot", "grpo", rate, 901, int(steps)), BUILD)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import csv
+import re
 from pathlib import Path
 
 import pytest
 import rules
+
+from gtpo_cli.tasks.making import task_problems
 
 
 @pytest.fixture
@@ -36,7 +39,7 @@ def test_the_screen_has_every_arm_at_every_rate() -> None:
 
 
 @pytest.mark.usefixtures("screened")
-def test_rates_and_finalists_follow_from_the_screen() -> None:
+def test_rates_and_finalists_follow_from_the_screen(monkeypatch: pytest.MonkeyPatch) -> None:
     _, middle, high = rules.RATES
     assert rules.chosen_rates()["quantile"] == (high, pytest.approx(0.46))
     assert rules.chosen_rates()["clip_cov"] == (middle, pytest.approx(0.43))
@@ -48,8 +51,28 @@ def test_rates_and_finalists_follow_from_the_screen() -> None:
     final = rules.final()
     assert len(final) == 12 * 8
     assert {run.seed for run in final[:12]} == {1}  # seed by seed
+    with pytest.raises(SystemExit, match="its rate is open"):
+        rules.hot()
+    monkeypatch.setattr(rules, "HOT", "1e-2")
     assert [(run.arm, run.rate) for run in rules.hot()[:6]] == [(arm, rules.HOT) for arm in arms]
     assert len(rules.hot()) == 6 * 8
+
+
+def size(question: str) -> tuple[int, int]:
+    """How many numbers it has, and how many digits the longest of them."""
+    numbers = re.findall(r"\d+", question)
+    return len(numbers), max(map(len, numbers))
+
+
+def test_every_problem_of_a_harder_level_is_larger_than_those_of_training() -> None:
+    for trained, harder in zip(*rules.levels(), strict=True):
+        seen = [size(p.question) for p in task_problems(trained.task, trained.config, "train", 101, 4000)]
+        numbers, digits = (max(sizes) for sizes in zip(*seen, strict=True))
+        parts = [{p.question for p in part} for part in harder.problems()]
+        assert [len(part) for part in parts] == [500, 300, 60]
+        asked = set().union(*parts)
+        assert len(asked) == 860  # no question is in two parts
+        assert all(size(question)[0] > numbers or size(question)[1] > digits for question in asked)
 
 
 @pytest.mark.parametrize("arm", [*rules.ARMS, "gtpo_even", "conflict_random"])
