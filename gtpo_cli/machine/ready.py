@@ -29,7 +29,7 @@ from gtpo_cli.machine.open_keys import LARGE, gpu_memory
 from gtpo_cli.policy.engines import why_auto_is_slow
 from gtpo_cli.policy.tiny import BUILTIN_PREFIX
 from gtpo_cli.recipe import Recipe
-from gtpo_cli.recipe.data import BUILT_IN, GYM, is_task
+from gtpo_cli.recipe.data import GYM, is_task
 from gtpo_cli.recipe.schema import AdvantagesRecipe, LossRecipe, TokenWeightsRecipe
 from gtpo_cli.runs.folder import RunFolder
 from gtpo_cli.terminal.signals import Waiting
@@ -165,8 +165,9 @@ def check_recipe(recipe: Recipe) -> list[str]:
     code = {f"reward {plugin.name}": plugin.name for plugin in recipe.rewards.plugins}
     code |= {f"rule {section.rule}": section.rule for section in _rules(recipe) if isinstance(section.rule, CodeName)}
     code |= {f"data.gold: {source.gold}": source.gold for source in sources if isinstance(source.gold, CodeName)}
-    for name in (source.benchmark for source in tasks if source.benchmark not in BUILT_IN):
-        code[f"task {name}"] = "reasoning_gym:" if name.startswith(GYM) else name
+    code |= {f"task {source.benchmark}": source.benchmark for source in tasks if isinstance(source.benchmark, CodeName)}
+    if any(source.benchmark.startswith(GYM) for source in tasks):
+        code["tasks of reasoning-gym"] = "reasoning_gym:"
     absent = {name: missing for name, dotted in code.items() if (missing := missing_module(dotted))}
     for plugin in recipe.rewards.plugins:
         if f"reward {plugin.name}" not in absent:
