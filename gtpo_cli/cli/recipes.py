@@ -96,7 +96,7 @@ def check(
     set_: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Check recipes: keys, values, bounds, your own rewards, and settings that work on no machine.
+    """Check recipes: keys, values, bounds, tasks, your own rewards and rules, and settings that work on no machine.
 
     All errors are printed at once. To check this machine for a recipe, use gtpo doctor --recipe or gtpo train
     --dry-run.
