@@ -31,3 +31,13 @@ def verdict(found: Interval) -> str:
     if -MARGIN < found.low and found.high < MARGIN:
         return "no more than the margin"
     return "better" if found.low > 0 else "worse" if found.high < 0 else "open"
+
+
+def share(found: Interval) -> str:
+    """In percent, with the half width of the interval."""
+    return f"{100 * found.estimate:.1f} ± {100 * (found.high - found.estimate):.1f}"
+
+
+def points(found: Interval) -> str:
+    """A difference in percentage points, with its interval."""
+    return f"{100 * found.estimate:+.1f} ({100 * found.low:+.1f} to {100 * found.high:+.1f})"

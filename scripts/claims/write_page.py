@@ -31,12 +31,11 @@ from analysis import (
 )
 from arms import ARMS
 from claim_runs import CURVES, read
-from estimates import mean, verdict
+from estimates import mean, points, share, verdict
 from outcomes import KS
 from round_three import COMPARED, PAPER, RATES, chosen_rates, tuning_means
 from second_subject import REAL_ARMS
 
-from gtpo_cli.estimators import Interval
 from gtpo_cli.pages.run_charts import COLOURS
 from gtpo_cli.text import markdown_table
 
@@ -172,14 +171,6 @@ problems, 16 sampled answers of 60. The tests have wordings that training never 
 {table_of_real()}
 
 """
-
-
-def share(found: Interval) -> str:
-    return f"{100 * found.estimate:.1f} ± {100 * (found.high - found.estimate):.1f}"
-
-
-def points(found: Interval) -> str:
-    return f"{100 * found.estimate:+.1f} ({100 * found.low:+.1f} to {100 * found.high:+.1f})"
 
 
 def tables() -> str:

@@ -1,0 +1,139 @@
+"""scripts/claims/rules_page.py on made-up runs: its tests are the registered ones. Figures are computed again here."""
+
+from __future__ import annotations
+
+import csv
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import rules
+import rules_page
+from scipy.stats import ttest_1samp
+
+ARMS = ("grpo", "gtpo", "top_entropy", "clip_cov", "quantile", "w_reinforce")  # the finalists that are no controls
+CONTROLS = [f"{arm}_{control}" for arm in ("gtpo", "top_entropy", "clip_cov") for control in ("even", "random")]
+TASKS = ("chain_sum", "products", "gcd")
+COLUMNS = [f"{measure} {level}" for level in ("", "harder ") for measure in ("greedy", "pass@1", "pass@64")]
+# points that top_entropy has over all others, in the second outcome over its control at random tokens only half of it
+GAIN = 0.05
+
+
+def record(file: Path, rows: list[dict[str, object]]) -> None:
+    with file.open("w", encoding="utf-8", newline="") as opened:
+        writer = csv.DictWriter(opened, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def figures(rng: np.random.Generator, arm: str) -> dict[str, object]:
+    gain = GAIN if arm == "top_entropy" else 0.0
+    found: dict[str, object] = {"entropy/mean": 0.2, "completions/length_mean": 22.0, "train/strict_format_rate": 0.9}
+    for column in COLUMNS:
+        extra = gain if column in ("greedy ", "pass@1 ") else 0.0
+        if (arm, column) == ("top_entropy_random", "pass@1 "):
+            extra = GAIN
+        found |= {f"{column}{task}": round(0.4 + extra + rng.normal(0, 0.004), 5) for task in TASKS}
+    return found
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(rules, "RECORDS", tmp_path)
+    rng = np.random.default_rng(0)
+    means = dict.fromkeys(rules.ARMS, 0.1) | dict.fromkeys(ARMS, 0.3)
+    screen = [
+        {"arm": arm, "rate": rate, "seed": seed, "greedy": mean + (rate == "1e-4") * 0.01}
+        for arm, mean in means.items()
+        for rate in rules.RATES
+        for seed in rules.SCREEN_SEEDS
+    ]
+    record(tmp_path / "screen.csv", screen)
+    record(tmp_path / "base.csv", [figures(rng, "base")])
+    final = [{"arm": arm, "seed": seed} | figures(rng, arm) for seed in range(1, 9) for arm in (*ARMS, *CONTROLS)]
+    record(tmp_path / "final.csv", final)
+    return tmp_path
+
+
+def sample(folder: Path, more: str, less: str, column: str) -> np.ndarray:
+    rows = list(csv.DictReader((folder / "final.csv").open(encoding="utf-8")))
+    found = []
+    for arm in (more, less):
+        own = sorted((row for row in rows if row["arm"] == arm), key=lambda row: int(row["seed"]))
+        found.append(np.array([np.mean([float(row[f"{column}{task}"]) for task in TASKS]) for row in own]))
+    return 100 * (found[0] - found[1])
+
+
+def row_of(page: str, name: str) -> list[str]:
+    (line,) = (line for line in page.splitlines() if line.startswith(f"| {name} |"))
+    return [cell.strip() for cell in line.strip("|").split("|")][1:]
+
+
+def test_differences_are_paired_by_seed(runs: Path) -> None:
+    page = rules_page.tables(rules_page.Runs())
+    for more, less in (("gtpo", "grpo"), ("top_entropy", "grpo"), ("clip_cov", "clip_cov_even")):
+        for column, cell in zip(COLUMNS, row_of(page, f"`{more}` - `{less}`"), strict=True):
+            difference = sample(runs, more, less, column)
+            interval = ttest_1samp(difference, 0.0).confidence_interval()
+            shown = [float(number) for number in re.findall(r"[+-]\d+\.\d", cell)]
+            assert shown == pytest.approx([difference.mean(), *interval], abs=0.0501)
+
+
+def test_stars_are_holms_over_the_whole_question(runs: Path) -> None:
+    found = rules_page.Runs()
+    pairs = rules_page.rules_beside_grpo(found)
+    assert pairs == [(arm, "grpo") for arm in ARMS[1:]]
+    p_values = [ttest_1samp(sample(runs, *pair, column), 0.0).pvalue for pair in pairs for column in COLUMNS]
+    order = np.argsort(p_values)
+    stepped = np.maximum.accumulate([(30 - n) * p_values[i] for n, i in enumerate(order)])
+    expected = np.empty(30)
+    expected[order] = np.minimum(stepped, 1.0)
+    assert [test.p for test in rules_page.tested(found, pairs)] == pytest.approx(list(expected))
+
+
+def test_what_a_rule_must_show(runs: Path) -> None:
+    names = {
+        arm: [str(outcome) for outcome in found] for arm, found in rules_page.teach_more(rules_page.Runs()).items()
+    }
+    assert names == {"top_entropy": ["greedy", "temperature 1"]}
+    # at temperature 1 the same weights at random tokens do as well
+    tokens = {
+        arm: [str(outcome) for outcome in found] for arm, found in rules_page.by_their_tokens(rules_page.Runs()).items()
+    }
+    assert tokens == {"top_entropy": ["greedy"]}
+
+
+def test_a_rule_that_is_worse_in_one_outcome_teaches_no_more(runs: Path) -> None:
+    rows = list(csv.DictReader((runs / "final.csv").open(encoding="utf-8")))
+    for row in rows:
+        if row["arm"] == "top_entropy":
+            row |= {f"pass@64 harder {task}": str(float(row[f"pass@64 harder {task}"]) - 0.1) for task in TASKS}
+    record(runs / "final.csv", rows)
+    assert rules_page.teach_more(rules_page.Runs()) == {}
+
+
+def test_only_whole_seeds_count(runs: Path) -> None:
+    rows = list(csv.DictReader((runs / "final.csv").open(encoding="utf-8")))
+    record(runs / "final.csv", [row for row in rows if (row["arm"], row["seed"]) != ("gtpo_even", "3")])
+    assert rules_page.Runs().seeds == ["1", "2", "4", "5", "6", "7", "8"]
+    assert "over\n7 seeds" in rules_page.tables(rules_page.Runs())
+
+
+def test_runs_that_lose_the_format_are_counted(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "A rate that is too high" not in rules_page.tables(rules_page.Runs())
+    monkeypatch.setattr(rules, "HOT", "1e-2")
+    rows = [
+        {"arm": arm, "seed": seed, "greedy": 0.25, "train/strict_format_rate": 0.2 if arm == "grpo" and seed < 5 else 1}
+        for arm in ARMS
+        for seed in range(1, 9)
+    ]
+    record(runs / "hot.csv", rows)
+    page = rules_page.tables(rules_page.Runs()).partition("## A rate that is too high")[2].partition("## ")[0]
+    assert row_of(page, "`grpo`") == ["4 of 8 (22 to 78 %)", "25.0 ± 0.0", "31.0"]
+    assert row_of(page, "`quantile`")[0] == "0 of 8 (0 to 32 %)"
+
+
+def test_the_figure_is_drawn(runs: Path) -> None:
+    rules_page.draw_differences(rules_page.Runs(), runs / "differences.png")
+    assert (runs / "differences.png").read_bytes().startswith(b"\x89PNG")
