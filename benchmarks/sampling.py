@@ -1,21 +1,26 @@
-"""Sampling on a CPU. Run: `python benchmarks/sampling.py [--long]`.
+"""Sampling on a CPU. Run: `python benchmarks/sampling.py [--long | --prompts]`.
 
 Against `transformers.generate`, on the built-in model. --long: what a token costs by the length of completions and of
-the prompt, on the built-in model and, where it is here (`make real-model`), on SmolLM2-135M (ten minutes).
+the prompt, on the built-in model and, where it is here (`make real-model`), on SmolLM2-135M (ten minutes). --prompts:
+SmolLM2-135M answers prompts that begin alike, as a greedy evaluation asks them: their beginning is encoded once for all
+or once for each (five minutes).
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import statistics
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from unittest import mock
 
 import torch
-from measure import Figure, interleaved, write
+from measure import Figure, interleaved, median_ratio, write
 
 from gtpo_cli.machine.resolve import Parts
+from gtpo_cli.policy import decoder
 from gtpo_cli.policy.decoder import ModelDecoder
 from gtpo_cli.policy.sampler import SamplingParams
 from gtpo_cli.policy.transformers_policy import TransformersPolicy
@@ -86,6 +91,30 @@ def long_completions(*, rounds: int = 3) -> list[Figure]:
     return figures
 
 
+def shared_beginnings(*, rounds: int = 3) -> list[Figure]:
+    """64 problems of a task after the recipe's system prompt, one greedy answer each."""
+    torch.set_num_threads(1)
+    job = Parts(load_recipe("smollm135m_tasks", [f"model.name={SMOLLM2}"])).training_job()
+    policy = set_up(job, say=lambda _: None).policy
+    assert isinstance(policy, TransformersPolicy)
+    prompts = [ids for _, ids in job.data.prompts[:64]]
+    answers: dict[str, list[tuple[int, ...]]] = {}
+
+    def answer(name: str, least: float) -> None:
+        with mock.patch.object(decoder, "_SHARED_BEGINNING", least):
+            rows = TransformersSampler(policy).sample(prompts, 1, SamplingParams(0.0, max_completion_tokens=64))
+        answers[name] = [row[0].token_ids for row in rows]
+
+    candidates = {"once": partial(answer, "once", decoder._SHARED_BEGINNING), "each": partial(answer, "each", math.inf)}
+    seconds = interleaved(candidates, rounds=rounds)
+    same = sum(a == b for a, b in zip(*answers.values(), strict=True))
+    shared, all_tokens = decoder._shared_beginning(prompts), sum(map(len, prompts))
+    note = f"{shared} tokens of {all_tokens / len(prompts):.0f} shared; {same} of {len(prompts)} answers the same"
+    return [
+        Figure("prompts' beginning encoded once over once for each", median_ratio(seconds, "once", "each"), "", note)
+    ]
+
+
 def sample_lengths(sampler: TransformersSampler, tokens: int, prompt: int) -> None:
     sampler.sample([[5 + place % 50 for place in range(prompt)]], GROUP, SamplingParams(max_completion_tokens=tokens))
 
@@ -117,9 +146,12 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("build/bench"))
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--long", action="store_true")
+    parser.add_argument("--prompts", action="store_true")
     arguments = parser.parse_args()
     if arguments.long:
         print(write(arguments.out, "sampling_long", TITLE, long_completions()))
+    elif arguments.prompts:
+        print(write(arguments.out, "sampling_prompts", TITLE, shared_beginnings()))
     else:
         print(write(arguments.out, "sampling", TITLE, run(rounds=arguments.rounds)))
 

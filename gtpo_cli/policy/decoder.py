@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -63,25 +64,41 @@ def cache_of(output: Any, model_type: str) -> tuple[str, Any]:
     )
 
 
+_SHARED_BEGINNING = 16  # tokens from which on a forward of their own is worth it
+
+
 class Prefill:
-    """The prompts, each encoded once for its n rows; left-padded if their lengths differ.
+    """The prompts, each encoded once for its n rows; if their lengths differ, padding stands left of where they differ.
+
+    once: the model mixes tokens only in attention, so the tokens with which all prompts begin can be encoded once for
+    all of them (a system prompt is most of many prompts).
 
     cache: what the model returned for the prompts, with the name of the argument that takes it: keys and values,
     recurrent states, or both. mask: (B, P), 1 for tokens and 0 for padding; None without padding. Of the R = B * n
     rows: prompt_R, hidden (R, H), the state that predicts the first token, and positions (R,), that token's.
     """
 
-    def __init__(self, backbone: Any, device: torch.device, prompts: Sequence[Sequence[int]], n: int) -> None:
+    def __init__(
+        self, backbone: Any, device: torch.device, prompts: Sequence[Sequence[int]], n: int, *, once: bool = False
+    ) -> None:
+        shared = _shared_beginning(prompts) if once else 0
         width = max(len(prompt) for prompt in prompts)
         ids, mask = (torch.zeros(len(prompts), width, dtype=torch.long) for _ in range(2))
         for row, prompt in enumerate(prompts):
-            ids[row, width - len(prompt) :], mask[row, width - len(prompt) :] = torch.tensor(prompt), 1
-        mask = mask.to(device)
+            places = [*range(shared), *range(width - len(prompt) + shared, width)]
+            ids[row, places], mask[row, places] = torch.tensor(prompt), 1
+        ids, mask = ids.to(device), mask.to(device)
         self.mask = None if bool(mask.all()) else mask  # without a mask, attention takes its fast path
+        more: dict[str, Any] = {}
+        if shared:
+            name, cache = cache_of(backbone(input_ids=ids[:1, :shared], use_cache=True), backbone.config.model_type)
+            cache.batch_repeat_interleave(len(prompts))
+            more[name] = cache
         output = backbone(
-            input_ids=ids.to(device),
+            input_ids=ids[:, shared:],
             attention_mask=self.mask,
-            position_ids=(mask.cumsum(dim=-1) - 1).clamp(min=0),
+            position_ids=(mask.cumsum(dim=-1) - 1).clamp(min=0)[:, shared:],
+            **more,
             use_cache=True,
         )
         self.cache_name, self.cache = cache_of(output, backbone.config.model_type)
@@ -98,17 +115,25 @@ class Prefill:
         return SharedPrompts(shared, self.mask, self.prompt_R)
 
 
+def _shared_beginning(prompts: Sequence[Sequence[int]]) -> int:
+    """Return how many tokens all prompts begin with, short of the last token of any; 0 for few."""
+    alike = takewhile(lambda tokens: len(set(tokens)) == 1, zip(*(prompt[:-1] for prompt in prompts), strict=False))
+    shared = sum(1 for _ in alike)
+    return shared if len(prompts) > 1 and shared >= _SHARED_BEGINNING else 0
+
+
 class ModelDecoder:
     """Implements `Decoder` with the model's own forward pass and cache, and its weights at the time of its creation."""
 
     def __init__(self, policy: TransformersPolicy, prompts: Sequence[Sequence[int]], n: int) -> None:
         self._backbone, self._head = prepacked(policy, n * len(prompts))
-        prefill = Prefill(self._backbone, policy.device, prompts, n)
+        on_cpu = policy.packs and policy.device.type == "cpu"
+        prefill = Prefill(self._backbone, policy.device, prompts, n, once=on_cpu)
         cache = self._cache = prefill.cache
         self._more: dict[str, Any] = {prefill.cache_name: cache}  # arguments of the model
         self._prompts: SharedPrompts | None = None
         self._mask: Tensor | None = None
-        if policy.packs and policy.device.type == "cpu":
+        if on_cpu:
             self._prompts = self._more["prompts"] = prefill.take_prompts(policy.dtype)
         else:
             cache.reorder_cache(prefill.prompt_R)
@@ -208,7 +233,7 @@ class LeanDecoder:
         self._floor = torch.tensor(math.sqrt(H * backbone.config.rms_norm_eps))
         self._heads, self._d = backbone.config.num_attention_heads, backbone.layers[0].self_attn.head_dim
 
-        prefill = Prefill(backbone, policy.device, prompts, n)
+        prefill = Prefill(backbone, policy.device, prompts, n, once=True)
         prefill.cache.reorder_cache(prefill.prompt_R)
         self._hidden, self._positions = prefill.hidden, prefill.positions
         # one per block, (2, R, heads, C, d)

@@ -66,6 +66,26 @@ def test_every_family_samples_what_its_policy_says(family: str) -> None:
         assert row[0].logprobs == pytest.approx(plain.tolist(), rel=1e-4, abs=1e-4)
 
 
+SYSTEM = (
+    1,
+    *range(20, 50),
+)  # what all prompts begin with, as a system prompt; SHORT and LONG begin alike as well: 1, 4
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_what_all_prompts_begin_with_changes_no_family_s_samples(family: str) -> None:
+    """Prompts that are padded behind it, and rows that end early."""
+    policy = TransformersPolicy(*family_model(family), temperature=1.0, max_seq_length=CONTEXT)
+    policy.eos_token_ids = frozenset(range(2, 12))
+    prompts = [SYSTEM + SHORT, SYSTEM + LONG, SYSTEM + LONG[::-1]]
+    rows = TransformersSampler(policy).sample(prompts, 4, SamplingParams(max_completion_tokens=24, seed=1))
+    assert len({len(completion.token_ids) for row in rows for completion in row}) > 1
+    for prompt, row in zip(prompts, rows, strict=True):  # each alone, without padding, through the whole model
+        for completion in row:
+            plain = policy.plain_logprobs(prompt, completion.token_ids)
+            assert completion.logprobs == pytest.approx(plain.tolist(), rel=1e-4, abs=1e-4)
+
+
 @pytest.mark.parametrize(
     ("family", "said"),
     [
@@ -165,6 +185,29 @@ def test_the_prompt_of_a_group_is_encoded_once(decoder: Any) -> None:
     hook.remove()
     assert seen[0] == (2, len(LONG))  # two prompts, not sixteen
     assert seen[1:] == ([(16, 1)] * 2 if decoder is ModelDecoder else [])
+
+
+@pytest.mark.parametrize("decoder", [LeanDecoder, ModelDecoder])
+@pytest.mark.parametrize(
+    ("prompts", "encoded"),
+    [
+        ([SYSTEM + SHORT, SYSTEM + LONG], [(1, len(SYSTEM) + 2), (2, len(LONG) - 2)]),
+        ([SYSTEM, SYSTEM + LONG], [(1, len(SYSTEM) - 1), (2, len(LONG) + 1)]),  # a token of each is left
+        ([SYSTEM + LONG] * 2, [(1, len(SYSTEM + LONG) - 1), (2, 1)]),
+        ([SYSTEM + LONG], [(1, len(SYSTEM + LONG))]),  # nothing to share
+        ([SYSTEM[:13] + SHORT, SYSTEM[:13] + LONG], [(2, 13 + len(LONG))]),  # too short to be worth it
+    ],
+)
+def test_tokens_with_which_all_prompts_begin_are_encoded_once(decoder: Any, prompts: Any, encoded: Any) -> None:
+    policy, _ = make(**SHAPES[decoder])
+    seen: list[tuple[int, ...]] = []
+    hook = policy.backbone.register_forward_pre_hook(
+        lambda _, args, kwargs: seen.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
+    )
+    rows = TransformersSampler(policy, decoder=decoder).sample(prompts, 2, SamplingParams(max_completion_tokens=3))
+    hook.remove()
+    assert seen[: len(encoded)] == encoded
+    assert gap(policy, prompts, rows) < 1e-5
 
 
 def test_broken_weights_are_an_error_and_not_an_endless_sentence() -> None:
