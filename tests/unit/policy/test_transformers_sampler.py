@@ -187,6 +187,20 @@ def test_the_prompt_of_a_group_is_encoded_once(decoder: Any) -> None:
     assert seen[1:] == ([(16, 1)] * 2 if decoder is ModelDecoder else [])
 
 
+@pytest.mark.parametrize("prompts", [[SYSTEM + SHORT, SYSTEM + LONG], [SYSTEM + SHORT] * 2])  # one token is left
+@pytest.mark.parametrize("family", ["Llama 3", "Qwen3"])
+def test_a_shared_beginning_in_bfloat16_is_within_its_rounding(family: str, prompts: Any) -> None:
+    model, tokenizer = family_model(family)
+    policy = TransformersPolicy(model, tokenizer, temperature=1.0, max_seq_length=CONTEXT, dtype=torch.bfloat16)
+    rows = TransformersSampler(policy).sample(prompts, 4, SamplingParams(max_completion_tokens=8, seed=1))
+    differences = [
+        (policy.plain_logprobs(prompt, completion.token_ids) - torch.tensor(completion.logprobs)).abs().mean()
+        for prompt, row in zip(prompts, rows, strict=True)
+        for completion in row
+    ]
+    assert torch.stack(differences).mean() < 0.04
+
+
 @pytest.mark.parametrize("decoder", [LeanDecoder, ModelDecoder])
 @pytest.mark.parametrize(
     ("prompts", "encoded"),
