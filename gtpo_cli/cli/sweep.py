@@ -160,6 +160,9 @@ def _print_results(sweep: Sweep) -> None:
         print()
     print_table(COLUMNS, table_rows(estimates), numbers=[2, 3, 4, 5, 6])
     print()
+    for name, figure in sweep.file.figures.items():
+        if all(name not in values for values in estimates.values.values()):
+            print(f"{name} is not in the table: no run has logged the metric of {figure.text!r}")
     print(f"{page}\ntable.md, runs.csv, results.json and charts are beside it. Open it: {page.resolve().as_uri()}")
 
 
