@@ -1,9 +1,9 @@
 """Sampling on a CPU. Run: `python benchmarks/sampling.py [--long | --prompts]`.
 
 Against `transformers.generate`, on the built-in model. --long: what a token costs by the length of completions and of
-the prompt, on the built-in model and, where it is here (`make real-model`), on SmolLM2-135M (ten minutes). --prompts:
+the prompt, on the built-in model and, where it is here (`make real-model`), on SmolLM2-135M (20 minutes). --prompts:
 SmolLM2-135M answers prompts that begin alike, as a greedy evaluation asks them: their beginning is encoded once for all
-or once for each (five minutes).
+or once for each (eight minutes).
 """
 
 from __future__ import annotations

@@ -66,10 +66,8 @@ def test_every_family_samples_what_its_policy_says(family: str) -> None:
         assert row[0].logprobs == pytest.approx(plain.tolist(), rel=1e-4, abs=1e-4)
 
 
-SYSTEM = (
-    1,
-    *range(20, 50),
-)  # what all prompts begin with, as a system prompt; SHORT and LONG begin alike as well: 1, 4
+# What all prompts begin with, as a system prompt. SHORT and LONG begin alike as well: 1, 4.
+SYSTEM = (1, *range(20, 50))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
