@@ -2,8 +2,8 @@
 
 Against `transformers.generate`, on the built-in model. --long: what a token costs by the length of completions and of
 the prompt, on the built-in model and, where it is here (`make real-model`), on SmolLM2-135M (20 minutes). --prompts:
-SmolLM2-135M answers prompts that begin alike, as a greedy evaluation asks them: their beginning is encoded once for all
-or once for each (eight minutes).
+SmolLM2-135M answers prompts that begin alike, as a greedy evaluation asks them: their beginning encoded once for all,
+once for each, and by `transformers.generate` (fifteen minutes).
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from __future__ import annotations
 import argparse
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import torch
@@ -51,7 +52,7 @@ def run(*, rounds: int = 15) -> list[Figure]:
                 "through the model": partial(
                     sample, TransformersSampler(policy, decoder=ModelDecoder), prompts, counts["through the model"]
                 ),
-                "generate": partial(generate, policy, prompts, stops, counts["generate"]),
+                "generate": partial(generate_samples, policy, prompts, counts["generate"]),
             },
             rounds=rounds,
         )
@@ -99,21 +100,31 @@ def shared_beginnings(*, rounds: int = 3) -> list[Figure]:
     policy = set_up(job, say=lambda _: None).policy
     assert isinstance(policy, TransformersPolicy)
     prompts = [ids for _, ids in job.data.prompts[:64]]
-    answers: dict[str, list[tuple[int, ...]]] = {}
+    answers: dict[str, list[list[int]]] = {}
 
     def answer(name: str, least: float) -> None:
         with mock.patch.object(decoder, "_SHARED_BEGINNING", least):
             rows = TransformersSampler(policy).sample(prompts, 1, SamplingParams(0.0, max_completion_tokens=64))
-        answers[name] = [row[0].token_ids for row in rows]
+        answers[name] = [list(row[0].token_ids) for row in rows]
 
-    candidates = {"once": partial(answer, "once", decoder._SHARED_BEGINNING), "each": partial(answer, "each", math.inf)}
+    def answer_by_generate() -> None:
+        answers["generate"] = generate(policy, prompts, do_sample=False)
+
+    candidates: dict[str, Callable[[], None]] = {
+        "once": partial(answer, "once", decoder._SHARED_BEGINNING),
+        "each": partial(answer, "each", math.inf),
+        "generate": answer_by_generate,
+    }
     seconds = interleaved(candidates, rounds=rounds)
-    same = sum(a == b for a, b in zip(*answers.values(), strict=True))
     shared, all_tokens = decoder._shared_beginning(prompts), sum(map(len, prompts))
-    note = f"{shared} tokens of {all_tokens / len(prompts):.0f} shared; {same} of {len(prompts)} answers the same"
-    return [
-        Figure("prompts' beginning encoded once over once for each", median_ratio(seconds, "once", "each"), "", note)
-    ]
+    beginning = f"{shared} tokens of {all_tokens / len(prompts):.0f} shared"
+    figures = []
+    for other, words in (("each", "once for each"), ("generate", "generate")):
+        same = sum(a == b for a, b in zip(answers["once"], answers[other], strict=True))
+        what = f"prompts' beginning encoded once over {words}"
+        note = f"{beginning}; {same} of {len(prompts)} answers the same"
+        figures.append(Figure(what, median_ratio(seconds, "once", other), "", note))
+    return figures
 
 
 def sample_lengths(sampler: TransformersSampler, tokens: int, prompt: int) -> None:
@@ -125,36 +136,41 @@ def sample(sampler: TransformersSampler, prompts: Sequence[Sequence[int]], count
     counts.append(sum(len(completion.token_ids) for row in rows for completion in row))
 
 
-def generate(
-    policy: TransformersPolicy, prompts: Sequence[Sequence[int]], stops: frozenset[int], counts: list[int]
-) -> None:
-    """transformers' own: prompts left-padded and repeated, sampling from the whole distribution."""
-    width = max(map(len, prompts))
+def generate_samples(policy: TransformersPolicy, prompts: Sequence[Sequence[int]], counts: list[int]) -> None:
+    torch.manual_seed(len(counts))
+    repeated = [prompt for prompt in prompts for _ in range(GROUP)]
+    counts.append(sum(map(len, generate(policy, repeated, do_sample=True, top_k=0, top_p=1.0))))
+
+
+def generate(policy: TransformersPolicy, prompts: Sequence[Sequence[int]], **settings: Any) -> list[list[int]]:
+    """The completions of transformers' own generate, with their ends: prompts left-padded, 64 tokens at most."""
+    width, ends = max(map(len, prompts)), policy.eos_token_ids
     ids, mask = (torch.zeros(len(prompts), width, dtype=torch.long) for _ in range(2))
     for row, prompt in enumerate(prompts):
         ids[row, width - len(prompt) :], mask[row, width - len(prompt) :] = torch.tensor(prompt), 1
-    torch.manual_seed(len(counts))
     with torch.no_grad():
         whole = policy.model.generate(
-            input_ids=ids.repeat_interleave(GROUP, 0), attention_mask=mask.repeat_interleave(GROUP, 0), do_sample=True,
-            max_new_tokens=64, top_k=0, top_p=1.0, eos_token_id=sorted(stops) or None, pad_token_id=0,
+            input_ids=ids, attention_mask=mask, max_new_tokens=64, eos_token_id=sorted(ends) or None, pad_token_id=0,
+            **settings,
         )  # fmt: skip
-    counts.append(int((whole[:, width:] != 0).sum()))
+    rows: list[list[int]] = whole[:, width:].tolist()
+    return [row[: next((place for place, token in enumerate(row, 1) if token in ends), len(row))] for row in rows]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("build/bench"))
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--rounds", type=int, help="15; with --long and --prompts 3")
     parser.add_argument("--long", action="store_true")
     parser.add_argument("--prompts", action="store_true")
     arguments = parser.parse_args()
+    name, figures = "sampling", run
     if arguments.long:
-        print(write(arguments.out, "sampling_long", TITLE, long_completions()))
+        name, figures = "sampling_long", long_completions
     elif arguments.prompts:
-        print(write(arguments.out, "sampling_prompts", TITLE, shared_beginnings()))
-    else:
-        print(write(arguments.out, "sampling", TITLE, run(rounds=arguments.rounds)))
+        name, figures = "sampling_prompts", shared_beginnings
+    rounds = {} if arguments.rounds is None else {"rounds": arguments.rounds}
+    print(write(arguments.out, name, TITLE, figures(**rounds)))
 
 
 if __name__ == "__main__":
