@@ -158,8 +158,8 @@ format: install-dev  ## rewrite the code as ruff formats it
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-claims-check: install-dev  ## two of the runs of make claims again, against what docs/claims recorded (two minutes)
-	$(BIN)/python scripts/claims/round_three.py --check
+claims-check: install-dev  ## two of the runs of make claims again, against what docs/claims recorded (three minutes)
+	$(BIN)/python scripts/claims/rules.py check
 
 check-cuda-constraints: $(TOOLS)/.installed  ## does .[cuda] still resolve to constraints-cuda.txt (needs an index, no GPU; seconds)
 	$(TOOLS)/bin/python scripts/release/cuda_constraints.py --check
@@ -183,8 +183,8 @@ bench-gpu: $(if $(filter $(BIN)/python,$(GPU_PYTHON)),install-dev)  ## seconds a
 gpu-pack: install-dev  ## build/gpu/parts: what a GPU machine without a network needs for scripts/gpu/campaign.py
 	$(BIN)/python scripts/gpu/pack.py
 
-claims: install-dev real-model  ## the runs behind docs/claims.md that it does not record yet (244 of one minute to twelve, two at a time)
-	$(BIN)/python scripts/claims/round_three.py
+claims: install-dev  ## the runs behind docs/claims.md that it does not record yet (two to five minutes each, two at a time)
+	$(BIN)/python scripts/claims/rules.py
 	$(BIN)/python scripts/claims/write_page.py
 
 ##@ Release

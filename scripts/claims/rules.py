@@ -1,11 +1,12 @@
 """The bench: rules for tokens and completions beside GRPO. Stopped or killed, it goes on where it was.
 
-    python scripts/claims/rules.py           # base, screen, final
+    python scripts/claims/rules.py           # base, screen, final (make claims)
     python scripts/claims/rules.py screen    # every rule at every rate, two seeds
     python scripts/claims/rules.py base      # the model before training
     python scripts/claims/rules.py hot       # the finalists at a rate that is too high
+    python scripts/claims/rules.py check     # two runs again, against the record (make claims-check)
     python scripts/claims/rules.py levels    # pilot: the model before training on problems that nothing else uses
-    python scripts/claims/rules.py pilot RATE STEPS    # GRPO with a seed of its own; nothing is recorded
+    python scripts/claims/rules.py pilot RATE STEPS [SEED]    # GRPO with a seed of its own (901); nothing is recorded
 
 docs/claims/rules_registration.md says in words what is here in code. A run that is done is a line of
 docs/claims/rules/<study>.csv.
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import random
 import sys
+import tempfile
 from collections import defaultdict
 from dataclasses import asdict
 from itertools import chain, product
@@ -64,6 +66,7 @@ RATES, STEPS = ("5e-5", "1e-4", "2e-4"), 100
 HOT: str | None = None  # the rate of `hot`; an amendment of the registration names it
 SCREEN_SEEDS, SEEDS = (101, 102), (1, 2, 3, 4, 5, 6, 7, 8)
 FINALISTS = 4  # rules, beside GRPO and GTPO
+CHECKED, TOLERANCE = ("grpo", "gtpo"), 0.03  # what `check` makes again, and by how much a share may differ
 
 
 class Level(NamedTuple):
@@ -107,17 +110,16 @@ def recipe_of(run: Run) -> Recipe:
     return load_recipe(RECIPE, [f"{key}={written(value)}" for key, value in settings.items()])
 
 
-def make(run: Run, build: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The figures of a run: those that choose, if it is one of the screen, else all outcomes."""
+def make(run: Run, build: Path) -> dict[str, Any]:
+    """The figures of a run: accuracy on validation problems in `screen` and `hot`, else all outcomes."""
     recipe = recipe_of(run)
     folder = train_anew(run, recipe, build)
-    row = {key: value for key, value in asdict(run).items() if key != "tunes"}
-    measure = validation if run.tunes else outcomes
-    row |= measure(recipe, choose_checkpoint(folder, "last"))
+    measure = validation if run.study in ("screen", "hot") else outcomes
+    row = asdict(run) | measure(recipe, choose_checkpoint(folder, "last"))
     last = read_metrics(folder.metrics_file)[-max(1, run.steps // 10) :]
     for name in ("entropy/mean", "completions/length_mean", "train/strict_format_rate"):
         row[name] = fmean(step[name] for step in last)
-    return row, []
+    return row
 
 
 def validation(recipe: Recipe, checkpoint: Checkpoint | None) -> dict[str, float]:
@@ -147,7 +149,7 @@ def outcomes(recipe: Recipe, checkpoint: Checkpoint | None) -> dict[str, float]:
 
 def print_levels() -> None:
     """The model before training, on problems that nothing else uses."""
-    recipe = recipe_of(Run("base", "grpo", "1e-4", 1))
+    recipe = recipe_of(Run("base", "grpo", "1e-4", 1, STEPS))
     with Scorer(recipe.rewards, longest=recipe.rollout.max_completion_tokens) as scorer:
         subject = Subject(recipe, None, scorer)
         for level in chain(*levels()):
@@ -160,7 +162,7 @@ def print_levels() -> None:
 
 def screen() -> list[Run]:
     """Every rule at every rate, with seeds that are not used again."""
-    return [Run("screen", arm, rate, seed, STEPS, tunes=True) for seed, rate, arm in product(SCREEN_SEEDS, RATES, ARMS)]
+    return [Run("screen", arm, rate, seed, STEPS) for seed, rate, arm in product(SCREEN_SEEDS, RATES, ARMS)]
 
 
 def chosen_rates() -> dict[str, tuple[str, float]]:
@@ -193,7 +195,24 @@ def hot() -> list[Run]:
         raise SystemExit(
             "hot: its rate is open; pilots and an amendment come first (docs/claims/rules_registration.md)"
         )
-    return [Run("hot", arm, HOT, seed, STEPS, tunes=True) for seed, arm in product(SEEDS, finalists()) if arm in ARMS]
+    return [Run("hot", arm, HOT, seed, STEPS) for seed, arm in product(SEEDS, finalists()) if arm in ARMS]
+
+
+def check() -> int:
+    """Make two runs of the screen again; the exit code is 1 where a share differs by more than TOLERANCE."""
+    with tempfile.TemporaryDirectory() as folder:
+        record = Path(folder) / "screen.csv"
+        make_all([Run("screen", arm, "1e-4", SCREEN_SEEDS[0], STEPS) for arm in CHECKED], BUILD, record, make)
+        again = read(record)
+    recorded = {(row["arm"], row["rate"], row["seed"]): row for row in read(RECORDS / "screen.csv")}
+    worst = 0.0
+    for row in again:
+        before = recorded[row["arm"], row["rate"], row["seed"]]
+        for name in (name for name in row if name.startswith("greedy") or name.endswith("_rate")):
+            worst = max(worst, abs(float(before[name]) - float(row[name])))
+            print(f"{row['arm']:<6} {name:<26} recorded {before[name]:<8} now {row[name]}")
+    print(f"largest difference of a share: {worst:.4f} (at most {TOLERANCE})")
+    return 0 if worst <= TOLERANCE else 1
 
 
 STUDIES = {"screen": screen, "final": final, "hot": hot}
@@ -202,20 +221,22 @@ STUDIES = {"screen": screen, "final": final, "hot": hot}
 def main() -> int:
     RECORDS.mkdir(exist_ok=True)
     asked = sys.argv[1:] or ["base", "screen", "final"]
+    if asked == ["check"]:
+        return check()
     if asked == ["levels"]:
         print_levels()
         return 0
     if asked[0] == "pilot":
-        rate, steps = asked[1:]
-        row, _ = make(Run("pilot", "grpo", rate, 901, int(steps)), BUILD)
+        rate, steps, seed = (*asked[1:], "901")[:3]
+        row = make(Run("pilot", "grpo", rate, int(seed), int(steps)), BUILD)
         print("\n".join(f"{name:<24} {value}" for name, value in row.items()))
         return 0
     for study in asked:
         if study == "base":
             if not (RECORDS / "base.csv").exists():
-                append(RECORDS / "base.csv", [outcomes(recipe_of(Run("base", "grpo", "1e-4", 1)), None)])
+                append(RECORDS / "base.csv", outcomes(recipe_of(Run("base", "grpo", "1e-4", 1, STEPS)), None))
             continue
-        make_all(STUDIES[study](), BUILD, RECORDS / f"{study}.csv", make=make)
+        make_all(STUDIES[study](), BUILD, RECORDS / f"{study}.csv", make)
     return 0
 
 

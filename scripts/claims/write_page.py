@@ -1,296 +1,319 @@
-"""Write the tables of the third round from its runs, and draw its figures.
+"""Write the tables of the study of rules from its runs, and draw its figure.
 
-    python scripts/claims/write_page.py             # from docs/claims/round_three/*.csv
-    python scripts/claims/write_page.py --check     # the pages hold what those files say
+    python scripts/claims/write_page.py             # from docs/claims/rules/*.csv
+    python scripts/claims/write_page.py --check     # the page holds what those files say
 
-docs/claims.md has one of the tables; its words are written by hand, and tests/unit/sweep/test_claims.py holds their
-figures against the files. docs/claims/round_three_tables.md has the others.
+docs/claims/rules_tables.md has every table, docs/claims.md the first of them; its words are written by hand. Tests are
+those of docs/claims/rules_registration.md.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable, Sequence
+from itertools import product
 from pathlib import Path
 from statistics import fmean
+from typing import NamedTuple
 
-from analysis import (
-    LENGTHS,
-    PRIMARY,
-    QUESTIONS,
-    RECORDS,
-    Difference,
-    Pair,
-    Variant,
-    at_grpos_entropy,
-    differences,
-    of_variant,
-    paired,
-    runs_of,
-    value,
-    whole_seeds,
-)
-from arms import ARMS
-from claim_runs import CURVES, read
-from estimates import mean, points, share, verdict
-from outcomes import KS
-from round_three import COMPARED, PAPER, RATES, chosen_rates, tuning_means
-from second_subject import REAL_ARMS
+import rules
+from claim_runs import read
+from estimates import mean, p_value, points, share, verdict
+from rules import ARMS, CONTROLLED, CONTROLS, RATES, SEEDS
+from scipy.stats import binomtest
 
-from gtpo_cli.pages.run_charts import COLOURS
+from gtpo_cli.estimators import Interval, holm
 from gtpo_cli.text import markdown_table
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "docs"))
 
 from written_files import ROOT, between, parser, write
 
-PAGE, TABLES = ROOT / "docs" / "claims.md", ROOT / "docs" / "claims" / "round_three_tables.md"
+PAGE, TABLES = ROOT / "docs" / "claims.md", ROOT / "docs" / "claims" / "rules_tables.md"
 START, END = "<!-- written by scripts/claims/write_page.py -->", "<!-- end -->"
-REAL_PAIRS = (("gtpo", "grpo"), ("correction", "grpo"), ("correction", "uniform"), ("uniform", "grpo"))
-BASE = Variant("base", "base")
-ASKED = {
-    "Q1": "Does GTPO teach what GRPO does not?",
-    "Q2": "Does the correction alone?",
-    "Q3": "Is it where the weight goes?",
-    "Q4": "Or that wrong completions weigh less?",
-    "Q5": "Is GTPO more than its correction?",
-    "Q6": "Is another method as good?",
-    "Q7": "Do older samples cost anything?",
-    "Q8": "And the paper's other comparisons?",
-}
+TASKS = tuple(task.rpartition("/")[2] for task in rules.HARDER)
+Row = dict[str, str]
 
 
-def words_of(variant: Variant) -> str:
-    """What the page calls a variant."""
-    return ARMS[variant.arm].words + (f", K = {variant.generation}" if variant.generation > 1 else "")
+class Outcome(NamedTuple):
+    """A column of the runs' files without its task: `measure`, at the levels of training or the harder ones."""
+
+    measure: str
+    level: str  # "" or "harder "
+
+    def of(self, row: Row, tasks: Sequence[str] = TASKS) -> float:
+        """The mean over tasks."""
+        return fmean(float(row[f"{self.measure} {self.level}{task}"]) for task in tasks)
+
+    def __str__(self) -> str:
+        return self.level + {"pass@1": "temperature 1"}.get(self.measure, self.measure)
+
+
+PRIMARY = tuple(Outcome(measure, level) for level, measure in product(("", "harder "), ("greedy", "pass@1", "pass@64")))
+
+
+class Runs:
+    """What the files hold."""
+
+    def __init__(self) -> None:
+        self.rates, self.finalists = rules.chosen_rates(), rules.finalists()
+        (self.base,) = read(rules.RECORDS / "base.csv")
+        self.screen = read(rules.RECORDS / "screen.csv")
+        self._by_seed = {study: self._read(study) for study in ("final", "hot")}
+        self.seeds = self.whole_seeds("final", self.finalists)
+
+    @staticmethod
+    def _read(study: str) -> dict[tuple[str, str], Row]:
+        return {(row["arm"], row["seed"]): row for row in read(rules.RECORDS / f"{study}.csv")}
+
+    @property
+    def methods(self) -> list[str]:
+        """The finalists without controls."""
+        return [arm for arm in self.finalists if arm in ARMS]
+
+    def whole_seeds(self, study: str, arms: Iterable[str]) -> list[str]:
+        """The seeds that count: those in which each of these arms is done."""
+        done = self._by_seed[study]
+        return [seed for seed in map(str, SEEDS) if all((arm, seed) in done for arm in arms)]
+
+    def of(self, arm: str, study: str = "final") -> list[Row]:
+        """An arm's runs, in the order of the seeds that count."""
+        seeds = self.seeds if study == "final" else self.whole_seeds(study, self.methods)
+        return [self._by_seed[study][arm, seed] for seed in seeds]
+
+    def values(self, arm: str, outcome: Outcome, tasks: Sequence[str] = TASKS) -> list[float]:
+        return [outcome.of(row, tasks) for row in self.of(arm)]
+
+    def paired(self, more: str, less: str, outcome: Outcome, tasks: Sequence[str] = TASKS) -> list[float]:
+        """The difference of each seed."""
+        pairs = zip(self.values(more, outcome, tasks), self.values(less, outcome, tasks), strict=True)
+        return [a - b for a, b in pairs]
+
+
+# -- the registered tests ----------------------------------------------------------------------------------------------
+
+
+class Test(NamedTuple):
+    """The difference `more` minus `less`, paired by seed. `p`: corrected over all tests of the question."""
+
+    more: str
+    less: str
+    outcome: Outcome
+    found: Interval
+    p: float
+
+    @property
+    def better(self) -> bool:
+        return verdict(self.found) == "better" and self.p < 0.05
+
+
+def rules_beside_grpo(runs: Runs) -> list[tuple[str, str]]:
+    """R1: does a rule teach more than GRPO?"""
+    return [(arm, "grpo") for arm in runs.methods if arm != "grpo"]
+
+
+def rules_beside_controls(runs: Runs) -> list[tuple[str, str]]:
+    """R2: is it its tokens?"""
+    weigh = [arm for arm in runs.finalists if arm in CONTROLLED]
+    return [(arm, f"{arm}_{control}") for arm, control in product(weigh, CONTROLS)]
+
+
+def tested(runs: Runs, pairs: Sequence[tuple[str, str]]) -> list[Test]:
+    """Every primary outcome of each pair, with Holm's correction over all of them."""
+    samples = [(*pair, outcome, runs.paired(*pair, outcome)) for pair, outcome in product(pairs, PRIMARY)]
+    p_values = holm([p_value(sample) for *_, sample in samples])
+    return [
+        Test(more, less, outcome, mean(sample), p)
+        for (more, less, outcome, sample), p in zip(samples, p_values, strict=True)
+    ]
+
+
+def teach_more(runs: Runs) -> dict[str, list[Outcome]]:
+    """The rules that teach more than GRPO, as registered: better in these outcomes, worse in none."""
+    found: dict[str, list[Outcome]] = {}
+    tests = tested(runs, rules_beside_grpo(runs))
+    for arm, _ in rules_beside_grpo(runs):
+        own = [test for test in tests if test.more == arm]
+        if any(test.better for test in own) and all(verdict(test.found) != "worse" for test in own):
+            found[arm] = [test.outcome for test in own if test.better]
+    return found
+
+
+def by_their_tokens(runs: Runs) -> dict[str, list[Outcome]]:
+    """Those of `teach_more` whose tokens are the reason: better than both controls in that outcome."""
+    tests = tested(runs, rules_beside_controls(runs))
+    found = {}
+    for arm, outcomes in teach_more(runs).items():
+        own = [
+            outcome
+            for outcome in outcomes
+            if sum(test.better for test in tests if (test.more, test.outcome) == (arm, outcome)) == len(CONTROLS)
+        ]
+        if own:
+            found[arm] = own
+    return found
 
 
 # -- tables ------------------------------------------------------------------------------------------------------------
 
 
-def table_of_arms(study: str) -> str:
-    """All arms of a study, and the base that they started from."""
-    last = ["temperature 1", "at GRPO's entropy", "maj@64", "entropy"]
-    base = runs_of(BASE)["1"]
-    rows = [
-        [
-            "before training",
-            *(f"{100 * value(base, outcome):.1f}" for outcome in (*PRIMARY, "pass@1 3")),
-            "",
-            f"{100 * value(base, 'maj@64 3'):.1f}",
-            f"{value(base, 'entropy t1.0'):.3f}",
-        ]
-    ]
-    for arm in COMPARED:
-        variant = Variant(study, arm)
-        rows.append(
-            [
-                ARMS[arm].words,
-                *(share(of_variant(variant, outcome)) for outcome in (*PRIMARY, "pass@1 3")),
-                share(at_grpos_entropy(study, arm)),
-                share(of_variant(variant, "maj@64 3")),
-                f"{of_variant(variant, 'entropy t1.0').estimate:.3f}",
-            ]
-        )
-    return markdown_table([f"after {LENGTHS[study]} steps", *PRIMARY.values(), *last], rows).strip()
+def table_of_arms(runs: Runs) -> str:
+    """Every finalist after its last step, and the model before training."""
+    rows = [["before training", "", *(f"{100 * outcome.of(runs.base):.1f}" for outcome in PRIMARY), "", ""]]
+    for arm, rate in runs.finalists.items():
+        ends = ("entropy/mean", "completions/length_mean")
+        entropy, length = (fmean(float(row[column]) for row in runs.of(arm)) for column in ends)
+        means = [share(mean(runs.values(arm, outcome))) for outcome in PRIMARY]
+        rows.append([f"`{arm}`", rate, *means, f"{entropy:.3f}", f"{length:.1f}"])
+    return markdown_table(["", "rate", *map(str, PRIMARY), "entropy", "length"], rows).strip()
 
 
-def table_of_questions() -> str:
+def table_of_tests(runs: Runs, pairs: Sequence[tuple[str, str]]) -> str:
+    rows, tests = [], tested(runs, pairs)
+    for more, less in pairs:
+        own = [test for test in tests if (test.more, test.less) == (more, less)]
+        cells = [f"{points(test.found)} {verdict(test.found)}{'*' if test.p < 0.05 else ''}" for test in own]
+        rows.append([f"`{more}` - `{less}`", *cells])
+    return markdown_table(["difference", *map(str, PRIMARY)], rows).strip()
+
+
+def table_of_tasks(runs: Runs) -> str:
+    """Differences from GRPO in each task, greedily and at temperature 1; nothing here is tested."""
+    shown = [(outcome, task) for outcome in PRIMARY if outcome.measure != "pass@64" for task in TASKS]
     rows = []
-    for question in QUESTIONS:
-        by_pair: dict[Pair, list[Difference]] = {}
-        for difference in differences(question):
-            by_pair.setdefault(difference.pair, []).append(difference)
-        for pair, own in by_pair.items():
-            cells = [f"{points(d.found)} {d.verdict}{'*' if d.p < 0.05 else ''}" for d in own]
-            names = f"{words_of(pair.more)} - {words_of(pair.less)}"
-            rows.append([ASKED[question], names, str(LENGTHS.get(pair.more.study, 100)), *cells])
-    return markdown_table(["question", "difference", "steps", *PRIMARY.values()], rows).strip()
+    for arm in (arm for arm in runs.finalists if arm != "grpo"):
+        cells = [points(mean(runs.paired(arm, "grpo", outcome, [task]))) for outcome, task in shown]
+        rows.append([f"`{arm}`", *cells])
+    return markdown_table(["minus `grpo`", *(f"{outcome}, {task}" for outcome, task in shown)], rows).strip()
 
 
-def table_of_rates() -> str:
-    chosen, means = chosen_rates(), tuning_means()
-    rows = [
-        [ARMS[arm].words, *(f"{100 * means[arm][rate]:.1f}{' ←' if chosen[arm] == rate else ''}" for rate in RATES)]
-        for arm in (*COMPARED, *PAPER)
-    ]
+def table_of_rates(runs: Runs) -> str:
+    """The screen: greedy accuracy on validation problems."""
+    rows = []
+    for arm in ARMS:
+        means = {
+            rate: fmean(float(row["greedy"]) for row in runs.screen if (row["arm"], row["rate"]) == (arm, rate))
+            for rate in RATES
+        }
+        rows.append(
+            [f"`{arm}`", *(f"{100 * m:.1f}{' ←' if runs.rates[arm][0] == rate else ''}" for rate, m in means.items())]
+        )
     return markdown_table(["learning rate", *RATES], rows).strip()
 
 
-def table_of_ages() -> str:
+def table_of_hot(runs: Runs) -> str:
+    """R3: which rules survive a rate that is too high, and what that costs."""
     rows = []
-    for arm in ("grpo", "gtpo"):
-        for generation in (1, 4, 16):
-            variant = Variant("short" if generation == 1 else "age", arm, generation)
-            cells = [share(of_variant(variant, outcome)) for outcome in (*PRIMARY, "pass@1 3")]
-            rows.append([ARMS[arm].words, str(generation), *cells])
-    return markdown_table(["", "steps a generation, K", *PRIMARY.values(), "temperature 1"], rows).strip()
+    for arm in runs.methods:
+        hot = runs.of(arm, "hot")
+        lost = [float(row["train/strict_format_rate"]) < 0.5 for row in hot]
+        low, high = binomtest(sum(lost), len(lost)).proportion_ci(method="wilson")
+        found = f"{sum(lost)} of {len(lost)} ({100 * low:.0f} to {100 * high:.0f} %)"
+        greedy = share(mean([float(row["greedy"]) for row in hot]))
+        rows.append([f"`{arm}`", found, greedy, f"{100 * runs.rates[arm][1]:.1f}"])
+    return markdown_table(["", "lost the format", f"greedy at {rules.HOT}", "at its best rate"], rows).strip()
 
 
-def table_of_paper(lengths: str) -> str:
-    """pass@k and maj@k, as the paper's tables have them."""
-    outcomes = [f"pass@{k}" for k in KS] + [f"maj@{k}" for k in KS if k > 1]
-    variants = (Variant("short", "gtpo"), Variant("short", "grpo"), *(Variant("paper", arm) for arm in PAPER))
-    base = runs_of(BASE)["1"]
-    rows = [["before training", *(f"{100 * value(base, f'{outcome} {lengths}'):.1f}" for outcome in outcomes)]]
-    rows += [
-        [words_of(variant), *(share(of_variant(variant, f"{outcome} {lengths}")) for outcome in outcomes)]
-        for variant in variants
-    ]
-    return markdown_table(["", *outcomes], rows).strip()
+def tables(runs: Runs) -> str:
+    return f"""# Every table of the study of rules
+
+`scripts/claims/write_page.py` writes this page from `docs/claims/rules/*.csv`.
+`docs/claims/rules_registration.md` says what was fixed before the runs, and `docs/claims.md` explains the terms.
+Accuracies are in percent, differences in points.
+
+{of_final(runs)}{of_hot(runs)}## Learning rates
+
+{of_screen(runs)}
+"""
 
 
-REAL = {"greedy": "greedy", "pass@16": "pass@16", "pass@1": "temperature 1", "maj@16": "maj@16"}
+def of_screen(runs: Runs) -> str:
+    return f"""Greedy accuracy on 300 validation problems of each task after 100 steps: means over two seeds. An arrow
+marks the best rate of an arm.
+
+{table_of_rates(runs)}"""
 
 
-def table_of_real() -> str:
-    """The second subject: means over its seeds, and the registered differences."""
-    (start,) = read(RECORDS / "real_start.csv")
-    rows = [["after SFT", *(f"{100 * float(start[column]):.1f}" for column in REAL), f"{float(start['entropy']):.3f}"]]
-    for arm in REAL_ARMS:
-        variant = Variant("real", arm)
-        means = [share(of_variant(variant, column)) for column in REAL]
-        rows.append([ARMS[arm].words, *means, f"{of_variant(variant, 'entropy').estimate:.3f}"])
-    for more, less in REAL_PAIRS:
-        pair = Pair(Variant("real", more), Variant("real", less))
-        found = [mean(paired(pair, column)) for column in REAL]
-        verdicts = [f"{points(each)} {verdict(each)}" for each in found]
-        rows.append([f"{ARMS[more].words} - {ARMS[less].words}", *verdicts, ""])
-    return markdown_table(["", *REAL.values(), "entropy"], rows).strip()
-
-
-def of_second_subject() -> str:
-    """Its section, or nothing until two seeds are whole."""
-    seeds = len(whole_seeds(["real"]))
-    if seeds < 2:
+def of_final(runs: Runs) -> str:
+    """Its sections, or nothing until two seeds are whole."""
+    if len(runs.seeds) < 2:
         return ""
-    return f"""## The second subject
+    return f"""Each is the mean over three tasks, with Student's 95 % interval over {len(runs.seeds)} seeds.
+"Temperature 1" and pass@64 ask 40 problems of each task 64 times. Entropy, in nats a token, and length, in tokens, are
+of the last ten steps.
 
-SmolLM2-135M-Instruct on word problems, {seeds} seeds: 40 steps of SFT, then 25 steps of each arm. Greedy answers of 240
-problems, 16 sampled answers of 60. The tests have wordings that training never sees.
+## Every arm that got all seeds
 
-{table_of_real()}
+{table_of_arms(runs)}
+
+![differences from GRPO](rules/differences.png)
+
+## Does a rule teach more than GRPO?
+
+The margin is 2 points. A star means that p is below 0.05 after Holm's correction over all tests of this table.
+
+{table_of_tests(runs, rules_beside_grpo(runs))}
+
+## Is it its tokens?
+
+`_even`: the weights of the rule, spread evenly over each completion. `_random`: the same weights at random tokens.
+
+{table_of_tests(runs, rules_beside_controls(runs))}
+
+## Task by task
+
+Differences from GRPO; nothing here is corrected for the number of comparisons.
+
+{table_of_tasks(runs)}
 
 """
 
 
-def tables() -> str:
-    seeds = {study: len(whole_seeds([study])) for study in LENGTHS}
-    return f"""# Every table of round three
+def of_hot(runs: Runs) -> str:
+    """Its section, or nothing until a seed is whole."""
+    seeds = len(runs.whole_seeds("hot", runs.methods))
+    if not seeds:
+        return ""
+    return f"""## A rate that is too high
 
-{START}
+{seeds} seeds at {rules.HOT}, on the validation problems, with Wilson's interval. A run lost the format if less than
+half of the completions of its last ten steps have it. "At its best rate" is of the two seeds of the screen.
 
-`scripts/claims/write_page.py` writes this page from `docs/claims/round_three/*.csv`. `docs/claims.md` explains the
-terms. Tables have means over seeds in percent, with the half width of the 95 % interval. Entropy is in nats a token.
+{table_of_hot(runs)}
 
-## Every arm
-
-"Temperature 1", "at GRPO's entropy", "maj@64" and "entropy" are of three operations. After 100 steps,
-{seeds["short"]} seeds:
-
-{table_of_arms("short")}
-
-After 400 steps, {seeds["long"]} seeds:
-
-{table_of_arms("long")}
-
-![learning curves](round_three/curves.png)
-
-## The registered questions
-
-Differences in percentage points, paired by seed, with 95 % intervals. The margin is 2 points. A star means that p is
-below 0.05 after Holm's correction over all tests of the same two arms.
-
-{table_of_questions()}
-
-## Age of the samples
-
-`rollout.steps_per_generation` K: one generation serves K steps. After 100 steps:
-
-{table_of_ages()}
-
-## As the paper's tables have it
-
-After 100 steps. SFT learned from as many worked solutions as the others sampled completions. Three operations:
-
-{table_of_paper("3")}
-
-Four and five operations (their mean):
-
-{table_of_paper("4+5")}
-
-{of_second_subject()}## Learning rates
-
-Greedy accuracy on 500 validation problems after 100 steps: means over two seeds. An arrow marks the rate that the arm
-ran with.
-
-{table_of_rates()}
 """
 
 
-# -- figures -----------------------------------------------------------------------------------------------------------
-
-
-def draw_arms(file: Path) -> None:
-    """Greedy accuracy and pass@64 of each arm, with intervals; a dotted line for the base."""
+def draw_differences(runs: Runs, file: Path) -> None:
+    """Differences from GRPO with intervals, one panel a primary outcome."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9.6, 4.8), layout="constrained")
-    outcomes = [("greedy 3", "greedy 4+5"), ("pass@64 3", "pass@64 4+5")]
-    titles = ("greedy accuracy", "pass@64: at least one of 64 answers is right")
-    places, base = range(len(COMPARED)), runs_of(BASE)["1"]
-    styles = {("short", 0): "o", ("long", 0): "o", ("short", 1): "s", ("long", 1): "s"}
-    for axes, pair, title in zip(figure.subplots(1, 2, sharey=True), outcomes, titles, strict=True):
-        axes.set_title(title, fontsize=10)
-        for i, outcome in enumerate(pair):
-            for study, colour, shift in zip(LENGTHS, COLOURS, (-0.12, 0.12), strict=False):
-                found = [of_variant(Variant(study, arm), outcome) for arm in COMPARED]
-                axes.errorbar(
-                    [f.estimate for f in found], [place + shift for place in places],
-                    xerr=[[f.estimate - f.low for f in found], [f.high - f.estimate for f in found]],
-                    fmt=styles[study, i], markersize=4, linewidth=1, capsize=2, color=colour,
-                    mfc=colour if i == 0 else "white",
-                    label=f"{('3 operations', '4 and 5 operations')[i]}, {LENGTHS[study]} steps",
-                )  # fmt: skip
-            axes.axvline(
-                value(base, outcome), linestyle=(":", "--")[i], linewidth=1, color="#888888",
-                label=f"{('3 operations', '4 and 5 operations')[i]}, before training",
-            )  # fmt: skip
-        axes.set_xlim(0, 1.02)
-        axes.grid(axis="x", linewidth=0.4)
-        axes.set_yticks(list(places), [ARMS[arm].words for arm in COMPARED])
-    axes.invert_yaxis()
-    handles, labels = axes.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False, fontsize=8)
-    figure.savefig(file, dpi=110, facecolor="white", metadata={"Software": None})
-
-
-def draw_curves(file: Path) -> None:
-    """Three accuracies on 50 validation problems along the runs of 400 steps, means over seeds."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9.6, 3.8), layout="constrained")
-    start, looks = read(RECORDS / "base_curves.csv")[0], read(RECORDS / "long_curves.csv")
-    for axes, name in zip(figure.subplots(1, 3), CURVES, strict=True):
-        axes.set_title(name, fontsize=10)
-        axes.set_xlabel("steps")
-        for arm, colour, style in zip(COMPARED, (*COLOURS, "#000000"), ("-", "--", "-.", ":") * 2, strict=False):
-            own = [look for look in looks if look["run"].startswith(f"long.{arm}.")]
-            steps = sorted({int(look["step"]) for look in own})
-            means = [fmean(float(look[name]) for look in own if int(look["step"]) == step) for step in steps]
-            axes.plot(
-                [0, *steps], [float(start[name]), *means], style, color=colour, linewidth=1.2, label=ARMS[arm].words
-            )
-        axes.grid(linewidth=0.4)
-    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False, fontsize=8)
+    arms = [arm for arm in runs.finalists if arm != "grpo"]
+    places = range(len(arms))
+    figure = Figure(figsize=(9.6, 1.2 + 0.5 * len(arms)), layout="constrained")
+    panels = figure.subplots(2, 3, sharey=True)
+    for axes, outcome in zip(panels.flat, PRIMARY, strict=True):
+        found = [mean(runs.paired(arm, "grpo", outcome)) for arm in arms]
+        spans = [100 * (f.high - f.estimate) for f in found]
+        axes.errorbar(
+            [100 * f.estimate for f in found], places, xerr=spans, fmt="o", markersize=3, linewidth=1, capsize=2
+        )
+        axes.axvspan(-2, 2, color="#eeeeee", zorder=0)
+        axes.axvline(0, linewidth=0.8, color="#888888")
+        axes.set_title(f"{outcome}, points", fontsize=9)
+        axes.set_yticks(list(places), arms, fontsize=7)
+        axes.tick_params(axis="x", labelsize=7)
+    panels[0, 0].invert_yaxis()
     figure.savefig(file, dpi=110, facecolor="white", metadata={"Software": None})
 
 
 def main() -> int:
-    chosen = parser(__doc__).parse_args()
-    if not chosen.check:
-        draw_arms(RECORDS / "arms.png")
-        draw_curves(RECORDS / "curves.png")
-    return write({PAGE: between(START, END, PAGE, table_of_arms("long")), TABLES: tables()}, check=chosen.check)
+    chosen, runs = parser(__doc__).parse_args(), Runs()
+    finished = len(runs.seeds) > 1
+    if finished and not chosen.check:
+        draw_differences(runs, rules.RECORDS / "differences.png")
+    first = table_of_arms(runs) if finished else of_screen(runs)
+    return write({PAGE: between(START, END, PAGE, first), TABLES: tables(runs)}, check=chosen.check)
 
 
 if __name__ == "__main__":

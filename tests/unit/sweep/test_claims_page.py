@@ -1,4 +1,4 @@
-"""scripts/claims/rules_page.py on made-up runs: its tests are the registered ones. Figures are computed again here."""
+"""scripts/claims/write_page.py on made-up runs: its tests are the registered ones. Figures are computed again here."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import csv
 import re
 from pathlib import Path
 
+import estimates
 import numpy as np
 import pytest
 import rules
-import rules_page
+import write_page
 from scipy.stats import ttest_1samp
 
 ARMS = ("grpo", "gtpo", "top_entropy", "clip_cov", "quantile", "w_reinforce")  # the finalists that are no controls
@@ -71,7 +72,7 @@ def row_of(page: str, name: str) -> list[str]:
 
 
 def test_differences_are_paired_by_seed(runs: Path) -> None:
-    page = rules_page.tables(rules_page.Runs())
+    page = write_page.tables(write_page.Runs())
     for more, less in (("gtpo", "grpo"), ("top_entropy", "grpo"), ("clip_cov", "clip_cov_even")):
         for column, cell in zip(COLUMNS, row_of(page, f"`{more}` - `{less}`"), strict=True):
             difference = sample(runs, more, less, column)
@@ -81,25 +82,29 @@ def test_differences_are_paired_by_seed(runs: Path) -> None:
 
 
 def test_stars_are_holms_over_the_whole_question(runs: Path) -> None:
-    found = rules_page.Runs()
-    pairs = rules_page.rules_beside_grpo(found)
+    found = write_page.Runs()
+    pairs = write_page.rules_beside_grpo(found)
     assert pairs == [(arm, "grpo") for arm in ARMS[1:]]
     p_values = [ttest_1samp(sample(runs, *pair, column), 0.0).pvalue for pair in pairs for column in COLUMNS]
     order = np.argsort(p_values)
     stepped = np.maximum.accumulate([(30 - n) * p_values[i] for n, i in enumerate(order)])
     expected = np.empty(30)
     expected[order] = np.minimum(stepped, 1.0)
-    assert [test.p for test in rules_page.tested(found, pairs)] == pytest.approx(list(expected))
+    assert [test.p for test in write_page.tested(found, pairs)] == pytest.approx(list(expected))
+
+
+def test_equal_differences_give_nothing_to_judge_by() -> None:
+    assert estimates.p_value([0.01, 0.01, 0.01]) == 1.0
 
 
 def test_what_a_rule_must_show(runs: Path) -> None:
     names = {
-        arm: [str(outcome) for outcome in found] for arm, found in rules_page.teach_more(rules_page.Runs()).items()
+        arm: [str(outcome) for outcome in found] for arm, found in write_page.teach_more(write_page.Runs()).items()
     }
     assert names == {"top_entropy": ["greedy", "temperature 1"]}
     # at temperature 1 the same weights at random tokens do as well
     tokens = {
-        arm: [str(outcome) for outcome in found] for arm, found in rules_page.by_their_tokens(rules_page.Runs()).items()
+        arm: [str(outcome) for outcome in found] for arm, found in write_page.by_their_tokens(write_page.Runs()).items()
     }
     assert tokens == {"top_entropy": ["greedy"]}
 
@@ -110,18 +115,27 @@ def test_a_rule_that_is_worse_in_one_outcome_teaches_no_more(runs: Path) -> None
         if row["arm"] == "top_entropy":
             row |= {f"pass@64 harder {task}": str(float(row[f"pass@64 harder {task}"]) - 0.1) for task in TASKS}
     record(runs / "final.csv", rows)
-    assert rules_page.teach_more(rules_page.Runs()) == {}
+    assert write_page.teach_more(write_page.Runs()) == {}
 
 
 def test_only_whole_seeds_count(runs: Path) -> None:
     rows = list(csv.DictReader((runs / "final.csv").open(encoding="utf-8")))
     record(runs / "final.csv", [row for row in rows if (row["arm"], row["seed"]) != ("gtpo_even", "3")])
-    assert rules_page.Runs().seeds == ["1", "2", "4", "5", "6", "7", "8"]
-    assert "over\n7 seeds" in rules_page.tables(rules_page.Runs())
+    assert write_page.Runs().seeds == ["1", "2", "4", "5", "6", "7", "8"]
+    assert "over 7 seeds" in write_page.tables(write_page.Runs())
+
+
+def test_there_are_no_tables_of_runs_before_two_seeds_are_whole(runs: Path) -> None:
+    rows = list(csv.DictReader((runs / "final.csv").open(encoding="utf-8")))
+    for seeds, shown in (({"1"}, False), ({"1", "2"}, True)):
+        record(runs / "final.csv", [row for row in rows if row["seed"] in seeds])
+        page = write_page.tables(write_page.Runs())
+        assert ("## Does a rule teach more than GRPO?" in page) is shown
+        assert "| `quantile` | 30.0 | 31.0 ← | 30.0 |" in page
 
 
 def test_runs_that_lose_the_format_are_counted(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "A rate that is too high" not in rules_page.tables(rules_page.Runs())
+    assert "A rate that is too high" not in write_page.tables(write_page.Runs())
     monkeypatch.setattr(rules, "HOT", "1e-2")
     rows = [
         {"arm": arm, "seed": seed, "greedy": 0.25, "train/strict_format_rate": 0.2 if arm == "grpo" and seed < 5 else 1}
@@ -129,11 +143,11 @@ def test_runs_that_lose_the_format_are_counted(runs: Path, monkeypatch: pytest.M
         for seed in range(1, 9)
     ]
     record(runs / "hot.csv", rows)
-    page = rules_page.tables(rules_page.Runs()).partition("## A rate that is too high")[2].partition("## ")[0]
+    page = write_page.tables(write_page.Runs()).partition("## A rate that is too high")[2].partition("## ")[0]
     assert row_of(page, "`grpo`") == ["4 of 8 (22 to 78 %)", "25.0 ± 0.0", "31.0"]
     assert row_of(page, "`quantile`")[0] == "0 of 8 (0 to 32 %)"
 
 
 def test_the_figure_is_drawn(runs: Path) -> None:
-    rules_page.draw_differences(rules_page.Runs(), runs / "differences.png")
+    write_page.draw_differences(write_page.Runs(), runs / "differences.png")
     assert (runs / "differences.png").read_bytes().startswith(b"\x89PNG")
