@@ -151,3 +151,16 @@ def test_runs_that_lose_the_format_are_counted(runs: Path, monkeypatch: pytest.M
 def test_the_figure_is_drawn(runs: Path) -> None:
     write_page.draw_differences(write_page.Runs(), runs / "differences.png")
     assert (runs / "differences.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_figures_in_the_words_of_the_page() -> None:
+    text = " ".join((write_page.ROOT / "docs" / "claims.md").read_text(encoding="utf-8").split())
+    cells: dict[str, dict[str, list[float]]] = {}
+    for row in csv.DictReader((write_page.ROOT / "docs" / "claims" / "rules" / "screen.csv").open(encoding="utf-8")):
+        cells.setdefault(row["arm"], {}).setdefault(row["rate"], []).append(100 * float(row["greedy"]))
+    best = {arm: max(float(np.mean(pair)) for pair in rates.values()) for arm, rates in cells.items()}
+    lowest = best.pop("entropy_credit")
+    assert (len(best), lowest < min(best.values())) == (11, True)
+    assert f"between {min(best.values()):.1f} and {max(best.values()):.1f} %, GRPO at {best['grpo']:.1f} %" in text
+    apart = max(abs(first - second) for rates in cells.values() for first, second in rates.values())
+    assert f"lie up to {apart:.1f} points apart" in text
