@@ -200,7 +200,8 @@ def controlled(weights: Tensor, tokens: Tokens, control: Control) -> Tensor:
     if control == "even":
         lengths = tokens.mask.sum(dim=-1, keepdim=True).clamp(min=1)
         return (weights * tokens.mask).sum(dim=-1, keepdim=True) / lengths * tokens.mask
-    return weights.gather(-1, tokens.noise.masked_fill(~tokens.mask, 2.0).argsort(dim=-1, stable=True))
+    draw = (4096 * tokens.noise).frac()  # the lower digits: a rule that draws has sorted by the upper ones
+    return weights.gather(-1, draw.masked_fill(~tokens.mask, 2.0).argsort(dim=-1, stable=True))
 
 
 def _quantile(values_M: Tensor, q: float) -> Tensor:

@@ -56,7 +56,12 @@ class Runs:
     """What the files hold."""
 
     def __init__(self) -> None:
-        self.rates, self.finalists = rules.chosen_rates(), rules.finalists()
+        self.rates = rules.chosen_rates()
+        chosen = rules.finalists()
+        ordered = [
+            name for arm in ARMS for name in (arm, *(f"{arm}_{control}" for control in CONTROLS)) if name in chosen
+        ]
+        self.finalists = {arm: chosen[arm] for arm in ordered}  # controls stand under their rule
         (self.base,) = read(rules.RECORDS / "base.csv")
         self.screen = read(rules.RECORDS / "screen.csv")
         self._by_seed = {study: self._read(study) for study in ("final", "hot")}
@@ -285,7 +290,7 @@ half of the completions of its last ten steps have it. "At its best rate" is of 
 
 
 def draw_differences(runs: Runs, file: Path) -> None:
-    """Differences from GRPO with intervals, one panel a primary outcome."""
+    """Differences from GRPO with intervals, one panel a primary outcome; controls are grey."""
     from matplotlib.figure import Figure
 
     arms = [arm for arm in runs.finalists if arm != "grpo"]
@@ -293,11 +298,12 @@ def draw_differences(runs: Runs, file: Path) -> None:
     figure = Figure(figsize=(9.6, 1.2 + 0.5 * len(arms)), layout="constrained")
     panels = figure.subplots(2, 3, sharey=True)
     for axes, outcome in zip(panels.flat, PRIMARY, strict=True):
-        found = [mean(runs.paired(arm, "grpo", outcome)) for arm in arms]
-        spans = [100 * (f.high - f.estimate) for f in found]
-        axes.errorbar(
-            [100 * f.estimate for f in found], places, xerr=spans, fmt="o", markersize=3, linewidth=1, capsize=2
-        )
+        for place, arm in enumerate(arms):
+            found = mean(runs.paired(arm, "grpo", outcome))
+            axes.errorbar(
+                100 * found.estimate, place, xerr=100 * (found.high - found.estimate), fmt="o",
+                color="#1f77b4" if arm in ARMS else "#777777", markersize=3, linewidth=1, capsize=2,
+            )  # fmt: skip
         axes.axvspan(-2, 2, color="#eeeeee", zorder=0)
         axes.axvline(0, linewidth=0.8, color="#888888")
         axes.set_title(f"{outcome}, points", fontsize=9)

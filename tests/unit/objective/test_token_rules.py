@@ -202,6 +202,18 @@ def test_random_weights_lie_elsewhere() -> None:
     assert 30 < float((controlled(own, tokens, "random") * own).sum()) < 70
 
 
+@pytest.mark.parametrize("chosen", ["the lowest", "the lower half"])
+def test_random_weights_do_not_follow_the_draw_of_the_rule(chosen: str) -> None:
+    mask = torch.ones(100, 8, 40, dtype=torch.bool)
+    noise = torch.rand(mask.shape, generator=torch.Generator().manual_seed(2))
+    tokens = Tokens(mask.long(), mask, torch.ones(100, 8), mask, mask, noise)
+    own = noise == noise.amin(dim=-1, keepdim=True) if chosen == "the lowest" else noise < 0.5
+    weights = controlled(own.float(), tokens, "random")
+    place = torch.arange(40).expand_as(weights)
+    # 800 lowest tokens or 16,000 of the lower half: four standard errors of a mean place are 1.7 or 0.4
+    assert abs(float(place[weights > 0].float().mean()) - 19.5) < (1.7 if chosen == "the lowest" else 0.4)
+
+
 def test_what_a_rule_needs() -> None:
     assert {name: needs_of(rule) for name, rule in RULES.items()} == {
         "conflict": "group", "top_entropy": "step", "clip_cov": "step", "entropy_advantage": "row",

@@ -261,7 +261,7 @@ def naive_control(recipe: Recipe, lam: list[float], own: list[NaiveToken]) -> li
     if control == "even":
         return [fmean(lam)] * len(lam)
     if control == "random":
-        return [lam[place] for place in sorted(range(len(own)), key=lambda place: own[place].noise)]
+        return [lam[place] for place in sorted(range(len(own)), key=lambda place: 4096 * own[place].noise % 1)]
     return lam
 
 
