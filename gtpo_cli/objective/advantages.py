@@ -9,13 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
+from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
 AdvantageScale = Literal["std", "none"]
 Baseline = Literal["mean", "leave_one_out"]
+NotNegative = Annotated[float, Ge(0)]
 EPS = 1e-4  # added to standard deviations; same unit as the rewards
 
 
@@ -46,7 +48,7 @@ def group(rewards: Rewards, *, scale: AdvantageScale = "std", baseline: Baseline
     return group_advantages(rewards.total_BG, scale=scale, baseline=baseline)
 
 
-def quantile(rewards: Rewards, *, k: float = 0.4) -> Tensor:
+def quantile(rewards: Rewards, *, k: Annotated[float, Gt(0), Le(1)] = 0.4) -> Tensor:
     """Compare each completion with a quantile of its group (QAE, arXiv 2509.22611).
 
         A_i = (R_i - Q_k(R)) / (std(R) + 1e-4),   Q_k the smallest reward that a share k of the group does not exceed
@@ -72,7 +74,7 @@ def maximum_likelihood(rewards: Rewards) -> Tensor:
     return _centred(R_BG) / torch.where(mean_B1 > 0, mean_B1, 1.0)
 
 
-def reinforce(rewards: Rewards, *, positive: float = 0.1, negative: float = 1.0) -> Tensor:
+def reinforce(rewards: Rewards, *, positive: NotNegative = 0.1, negative: NotNegative = 1.0) -> Tensor:
     """Reward right answers and punish wrong ones, without a baseline (W-REINFORCE, arXiv 2506.01347).
 
         A = positive where the answer is right, -negative where it is wrong

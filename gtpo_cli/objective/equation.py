@@ -87,10 +87,9 @@ class Method(NamedTuple):
             return tokens.mask.float()
         given = self.token_rule(tokens)
         if not isinstance(given, Tensor) or given.shape != tokens.mask.shape:
-            found = tuple(given.shape) if isinstance(given, Tensor) else type(given).__name__
             raise RecipeError(
-                f"objective.token_weights.rule: gave {found}; expected one number for each token, a tensor of the "
-                f"shape {tuple(tokens.mask.shape)}"
+                f"objective.token_weights.rule: gave {_kind(given)}; expected one number for each token, a "
+                f"tensor of the shape {tuple(tokens.mask.shape)}"
             )
         weights = given.detach().float().masked_fill(~tokens.mask, 0.0)
         measured = [given[tokens.mask] for given in (tokens.logprobs, tokens.entropy) if given is not None]
@@ -101,17 +100,22 @@ class Method(NamedTuple):
     def advantages_of(self, rewards: Rewards) -> Tensor:
         """Return A, float64 (B, G). Raises RecipeError if a rule gives something else."""
         given, shape = self.advantages(rewards), rewards.total_BG.shape
-        if not isinstance(given, Tensor) or given.shape != shape or not bool(torch.isfinite(given).all()):
-            found = tuple(given.shape) if isinstance(given, Tensor) else type(given).__name__
+        if not isinstance(given, Tensor) or given.shape != shape:
             raise RecipeError(
-                f"objective.advantages.rule: gave {found}; expected one finite number for each completion, a tensor of "
+                f"objective.advantages.rule: gave {_kind(given)}; expected one number for each completion, a tensor of "
                 f"the shape {tuple(shape)}"
             )
+        if not bool(torch.isfinite(given).all()):
+            raise RecipeError("objective.advantages.rule: gave an infinite advantage, or one that is not a number")
         return given.detach().double()
 
     def loss_arguments(self) -> dict[str, Any]:
         """Return the keywords of `policy_loss` for the ratio and its clipping."""
         return {"rule": self.loss, "clip": self.clip}
+
+
+def _kind(given: object) -> str:
+    return f"the shape {tuple(given.shape)}" if isinstance(given, Tensor) else type(given).__name__
 
 
 def group_terms(

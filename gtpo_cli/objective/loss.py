@@ -15,13 +15,15 @@ The KL term is not multiplied by c, as in Eq. 11. An empty completion contribute
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import torch
+from annotated_types import Gt
 from torch import Tensor
 
 from gtpo_cli.errors import RecipeError
-from gtpo_cli.objective.token_rules import needs
+from gtpo_cli.objective.advantages import NotNegative
+from gtpo_cli.objective.token_rules import Share, needs
 
 Average = Literal["completion", "token", "sum"]
 IMPORTANCE_CAP = 2.0
@@ -102,7 +104,9 @@ def geometric(ratio: Ratio) -> TokenObjective:
     return TokenObjective(s * torch.exp(within - within.detach()) * c, ratio.value, within != log_r)
 
 
-def soft(ratio: Ratio, *, positive: float = 1.0, negative: float = 1.05) -> TokenObjective:
+def soft(
+    ratio: Ratio, *, positive: Annotated[float, Gt(0)] = 1.0, negative: Annotated[float, Gt(0)] = 1.05
+) -> TokenObjective:
     """4 / tau sigmoid(tau (r - 1)) c, tau = `positive` where c > 0, else `negative`: a gate instead of the clip.
 
     SAPO, arXiv 2511.20347.
@@ -114,7 +118,7 @@ def soft(ratio: Ratio, *, positive: float = 1.0, negative: float = 1.05) -> Toke
 
 
 @needs("step")
-def kl_cov(ratio: Ratio, *, share: float = 2e-4, coef: float = 1.0) -> TokenObjective:
+def kl_cov(ratio: Ratio, *, share: Share = 2e-4, coef: NotNegative = 1.0) -> TokenObjective:
     """r c, less coef |ln r| where the covariance is among the step's largest `share`, one token at least; no clip.
 
     KL-Cov, arXiv 2505.22617. Tokens are chosen with ln pi_old, so all updates of a batch hold the same ones.
@@ -240,6 +244,7 @@ def policy_loss(
         raise RecipeError(
             "objective.loss.rule: gave nothing with a gradient; compute it from ratio.logprobs or ratio.value"
         )
+    objective = objective.masked_fill(c == 0, 0.0)  # so that a rule with a term of its own trains no more tokens
     metrics: dict[str, float] = {}
     if kl_coef > 0 and ref_logprobs_BGT is not None:
         log_ratio = ref_logprobs_BGT.detach().masked_fill(~mask, 0.0) - logp

@@ -9,15 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 import torch
+from annotated_types import Gt, Le
 from torch import Tensor
 
+from gtpo_cli.objective.advantages import NotNegative
 from gtpo_cli.objective.conflict import conflict_weights
 
 Needs = Literal["group", "row", "step"]
 Control = Literal["none", "even", "random"]
+Share = Annotated[float, Gt(0), Le(1)]
 TokenRule = Callable[..., Tensor]  # (Tokens, **config) -> lambda
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -44,8 +47,11 @@ def needs(what: Needs) -> Callable[[Function], Function]:
 
     "group": ids, advantages and conflict tokens of whole groups. "row": also log-probabilities and entropies, but of
     any completions, so it must not compare completions. "step": those of all completions of the step at once, which
-    costs one more forward pass (metric time/weigh). A rule for the loss that needs the step gets `Ratio.ranks`.
+    costs one more forward pass (metric time/weigh). A rule for the loss that needs the step gets `Ratio.ranks`. Raises
+    ValueError for another word.
     """
+    if what not in get_args(Needs):
+        raise ValueError(f'needs({what!r}): write @needs("group"), @needs("row") or @needs("step")')
 
     def declare(function: Function) -> Function:
         function.needs = what  # type: ignore[attr-defined]
@@ -61,7 +67,7 @@ def needs_of(rule: Callable[..., Any], unsaid: Needs = "step") -> Needs:
 
 
 @needs("group")
-def conflict(tokens: Tokens, *, positive: float = 2.0, negative: float = 0.0) -> Tensor:
+def conflict(tokens: Tokens, *, positive: NotNegative = 2.0, negative: NotNegative = 0.0) -> Tensor:
     """Weigh conflict tokens (arXiv 2508.03772, Eq. 9): `positive` where A > 0, `negative` where A < 0."""
     return conflict_weights(
         tokens.forward | tokens.backward, tokens.advantages, positive_weight=positive, negative_weight=negative
@@ -69,7 +75,7 @@ def conflict(tokens: Tokens, *, positive: float = 2.0, negative: float = 0.0) ->
 
 
 @needs("step")
-def top_entropy(tokens: Tokens, *, share: float = 0.2) -> Tensor:
+def top_entropy(tokens: Tokens, *, share: Share = 0.2) -> Tensor:
     """Train only the tokens with the highest entropies of the step (arXiv 2506.01939).
 
     lambda = 1 if H >= tau, else 0;   tau the (1 - share) quantile of H over all tokens of the step
@@ -82,13 +88,15 @@ def top_entropy(tokens: Tokens, *, share: float = 0.2) -> Tensor:
 
 
 @needs("step")
-def clip_cov(tokens: Tokens, *, share: float = 2e-4, low: float = 1.0, high: float = 5.0) -> Tensor:
+def clip_cov(tokens: Tokens, *, share: Share = 2e-4, low: float = 1.0, high: float = 5.0) -> Tensor:
     """Give no gradient to a few tokens with a large covariance (Clip-Cov, arXiv 2505.22617).
 
     cov = (ln pi - mean ln pi) (A - mean A), means over all tokens of the step
     lambda = 0 for max(1, floor(share x tokens)) tokens, drawn from those with low < cov < high; else 1
     """
     assert tokens.logprobs is not None
+    if not low < high:
+        raise ValueError(f"low: {low} is not below high, which is {high}")
     mask, logprobs = tokens.mask, tokens.logprobs.double()
     A = tokens.advantages.double()[..., None].expand_as(logprobs)
     cov = (logprobs - logprobs[mask].mean()) * (A - A[mask].mean())
@@ -101,12 +109,12 @@ def clip_cov(tokens: Tokens, *, share: float = 2e-4, low: float = 1.0, high: flo
 
 
 @needs("row")
-def entropy_advantage(tokens: Tokens, *, alpha: float = 0.4, kappa: float = 2.0) -> Tensor:
+def entropy_advantage(tokens: Tokens, *, alpha: NotNegative = 0.4, kappa: Annotated[float, Gt(1)] = 2.0) -> Tensor:
     """Raise the advantage of uncertain tokens (arXiv 2506.14758).
 
         lambda A = A + min(alpha H, |A| / kappa)
 
-    With kappa > 1 the sign of A stays. Where A = 0, lambda is 1.
+    As kappa > 1, the sign of A stays. Where A = 0, lambda is 1.
     """
     assert tokens.entropy is not None
     A = tokens.advantages.double()[..., None]
@@ -115,7 +123,7 @@ def entropy_advantage(tokens: Tokens, *, alpha: float = 0.4, kappa: float = 2.0)
 
 
 @needs("step")
-def entropy_credit(tokens: Tokens, *, outcome: float = 1.0, share: float = 0.1) -> Tensor:
+def entropy_credit(tokens: Tokens, *, outcome: NotNegative = 1.0, share: NotNegative = 0.1) -> Tensor:
     """Share out credit by entropy (the other GTPO, arXiv 2508.04349, Eq. 3 to 6).
 
         r = outcome + share n_t H / sum H                   in a completion with A > 0
@@ -136,7 +144,7 @@ def entropy_credit(tokens: Tokens, *, outcome: float = 1.0, share: float = 0.1) 
 
 
 @needs("step")
-def sequence_entropy_credit(tokens: Tokens, *, outcome: float = 1.0, share: float = 0.1) -> Tensor:
+def sequence_entropy_credit(tokens: Tokens, *, outcome: NotNegative = 1.0, share: NotNegative = 0.1) -> Tensor:
     """Share out credit among completions by entropy (GRPO-S, arXiv 2508.04349, Eq. 8 and 9).
 
         r = outcome + share n H / sum H                   if A > 0;   H the mean entropy of the completion's tokens

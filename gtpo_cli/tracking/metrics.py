@@ -105,8 +105,7 @@ _DECLARED = (
            "sampling, all of it in a generation's first step"),
     Metric("time/reward", "s", "less", "scoring, likewise"),
     Metric("time/weigh", "s", "less",
-           "measuring all tokens of the step for a rule that compares them; only with objective.token_weights.rule:"
-           " top_entropy, clip_cov or one of your own"),
+           "measuring all tokens of the step; only with a rule for token weights that compares them"),
     Metric("time/train", "s", "less",
            "forward, backward and update; in a generation's first step also measuring ln pi_old"),
     Metric("time/step", "s", "less", "the whole step; all times are wall-clock"),

@@ -8,13 +8,15 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial, wraps
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, get_type_hints
 
 import torch
+from pydantic import TypeAdapter, ValidationError
+from torch import Tensor
 
 from gtpo_cli.errors import CheckpointError, GtpoError, RecipeError, translated
 from gtpo_cli.evaluation.probe import probe_entropy, right_at_first, undecided
@@ -23,6 +25,7 @@ from gtpo_cli.kernels.logprobs import factor_dtype
 from gtpo_cli.objective import Method, Rewards, Tokens, conflict_spans, covariance_ranks, policy_loss
 from gtpo_cli.objective.advantages import RULES as ADVANTAGES
 from gtpo_cli.objective.loss import RULES as LOSSES
+from gtpo_cli.objective.loss import Ratio
 from gtpo_cli.objective.token_rules import RULES as TOKEN_WEIGHTS
 from gtpo_cli.policy import Policy, load_policy
 from gtpo_cli.policy.engines import about_compiling
@@ -32,7 +35,7 @@ from gtpo_cli.recipe.schema import AdvantagesRecipe, LossRecipe, ObjectiveRecipe
 from gtpo_cli.runs.folder import RunFolder
 from gtpo_cli.runs.user_code import import_function, running
 from gtpo_cli.terminal.signals import Waiting
-from gtpo_cli.text import counted, describe
+from gtpo_cli.text import counted, describe, shown
 from gtpo_cli.types import CodeName
 
 
@@ -167,12 +170,24 @@ def find_rule(
     """
     where, name = f"objective.{key}", recipe.rule
     rule = _own_rule(name, where) if isinstance(name, CodeName) else built_in[name]
-    parameters = inspect.signature(rule).parameters
     try:
-        inspect.signature(rule).bind(None, **recipe.config)
+        signature = inspect.signature(rule)
+    except ValueError as error:  # a function that is not Python's
+        raise RecipeError(f"{where}.rule: {name}: {error}; write a function of Python that calls it") from error
+    try:
+        signature.bind(None, **recipe.config)
     except TypeError as error:
-        taken = ", ".join([*parameters][1:]) or "none"
+        taken = ", ".join([*signature.parameters][1:]) or "none"
         raise RecipeError(f"{where}.config: {name}: {error}; its keywords: {taken}") from error
+    if not isinstance(name, CodeName):
+        types = get_type_hints(rule, include_extras=True)
+        for keyword, value in recipe.config.items():
+            try:
+                TypeAdapter(types[keyword]).validate_python(value)
+            except ValidationError as error:
+                said = error.errors()[0]["msg"]
+                said = f"{said[0].lower()}{said[1:]}, got {shown(value)}"
+                raise RecipeError(f"{where}.config: {name}: {keyword}: {said}") from error
     return partial(rule, **recipe.config)
 
 
@@ -183,39 +198,63 @@ def _own_rule(name: CodeName, where: str) -> Callable[..., Any]:
     rule = import_function(name, wrong)
 
     @wraps(rule)  # also what it declares with `needs`
-    def guarded(*arguments: Any, **keywords: Any) -> Any:
+    def guarded(given: Rewards | Tokens | Ratio, **keywords: Any) -> Any:
         with running(wrong):
-            return rule(*arguments, **keywords)
+            return rule(_copied(given), **keywords)
 
     return guarded
 
 
+def _copied(given: Any) -> Any:
+    """Return Rewards, Tokens or a Ratio with its tensors copied: a rule that writes into them changes nothing else."""
+    names = given._fields if isinstance(given, Ratio) else [each.name for each in fields(given)]
+    values = (getattr(given, name) for name in names)
+    return type(given)(*(value.clone() if isinstance(value, Tensor) else value for value in values))
+
+
 def check_rules(objective: ObjectiveRecipe) -> None:
-    """Run the rules on a made-up step. Raises RecipeError for one that is missing, fails, or gives something else."""
+    """Run the rules on a made-up step. Raises RecipeError for one that is missing, fails, or gives something else.
+
+    One group has equal rewards, and one completion is empty.
+    """
     method = method_of(objective, max_completion_tokens=8)
-    draw, shape = torch.Generator().manual_seed(0), (2, 4, 6)
+    draw, shape = torch.Generator().manual_seed(0), (3, 4, 6)
     noise_BGT = torch.rand(shape, generator=draw)
     ids_BGT = torch.randint(9, shape, generator=draw)
-    mask_BGT = torch.arange(6) < torch.tensor([[6, 5, 4, 1], [2, 6, 3, 5]])[..., None]
-    right_BG = torch.tensor([[True, False, False, True], [False, True, False, False]])
-    scores_RBG = 10.0 * torch.stack([right_BG.double(), torch.ones(2, 4, dtype=torch.float64)])
+    mask_BGT = torch.arange(6) < torch.tensor([[6, 5, 4, 1], [2, 6, 3, 5], [4, 0, 6, 2]])[..., None]
+    right_BG = torch.tensor([[True, False, False, True], [False, True, False, False], [False] * 4])
+    scores_RBG = 10.0 * torch.stack([right_BG.double(), torch.ones(3, 4, dtype=torch.float64)])
     weights_R = torch.ones(2, dtype=torch.float64)
     rewards = Rewards(scores_RBG.sum(dim=0), right_BG, scores_RBG, weights_R, ("accuracy", "format"))
     with _trying("advantages", objective.advantages):
         A_BG = method.advantages_of(rewards)
     with _trying("token_weights", objective.token_weights):
         spans = conflict_spans(ids_BGT, mask_BGT, A_BG)
-        tokens = Tokens(ids_BGT, mask_BGT, A_BG, *spans, noise_BGT, -3.0 * noise_BGT, 2.0 * noise_BGT)
+        tokens = Tokens(ids_BGT, mask_BGT, A_BG, *spans, noise_BGT)
+        if method.needs != "group":
+            tokens = replace(tokens, logprobs=-3.0 * noise_BGT, entropy=2.0 * noise_BGT)
         if method.needs == "row":
             tokens = Tokens(*(getattr(tokens, each.name).flatten(0, 1) for each in fields(Tokens)))
         method.weigh(tokens)
     with _trying("loss", objective.loss):
-        logprobs_BGT = (-noise_BGT).requires_grad_()
-        c_BGT, old_BGT = A_BG.float()[..., None].expand(shape), -1.1 * noise_BGT
-        ranks_BGT = covariance_ranks(old_BGT, A_BG, mask_BGT) if method.ranks else None
-        policy_loss(
-            logprobs_BGT, c_BGT, mask_BGT, old_logprobs_BGT=old_BGT, ranks_BGT=ranks_BGT, **method.loss_arguments()
+        c_BGT = torch.where(right_BG, 1.0, -0.5)[..., None].expand(shape)
+        gradients = [_gradient(method, -noise_BGT, c_BGT, mask_BGT, old) for old in (None, -1.1 * noise_BGT)]
+        if not any(map(torch.any, gradients)):
+            raise RecipeError("objective.loss.rule: gave a gradient of 0 for every token, so nothing would learn")
+
+
+def _gradient(method: Method, logprobs: Tensor, c: Tensor, mask: Tensor, old: Tensor | None) -> Tensor:
+    """Return the gradient of the loss with respect to ln pi. `old`: ln pi_old; None before the first update."""
+    logprobs = logprobs.clone().requires_grad_()
+    ranks = covariance_ranks(old, c[..., 0], mask) if method.ranks and old is not None else None
+    loss, _ = policy_loss(logprobs, c, mask, old_logprobs_BGT=old, ranks_BGT=ranks, **method.loss_arguments())
+    (gradient,) = torch.autograd.grad(loss, logprobs)
+    if not bool(torch.isfinite(loss) and torch.isfinite(gradient).all()):
+        raise RecipeError(
+            "objective.loss.rule: gave a loss or a gradient that is infinite or not a number; in torch.where the "
+            "gradients of both branches count"
         )
+    return gradient
 
 
 def _trying(key: str, recipe: AdvantagesRecipe | TokenWeightsRecipe | LossRecipe) -> AbstractContextManager[None]:

@@ -28,16 +28,12 @@ def fails(tokens):
     return tokens.no_such_thing
 
 
-def without_gradient(ratio):
-    return ratio.coefficients
-
-
 CALLS = []
 
 
 def tires(ratio):
     CALLS.append(ratio)
-    return ratio.coefficients * (ratio.value if len(CALLS) < 4 else 1.0)
+    return ratio.coefficients * (ratio.value if len(CALLS) < 8 else 1.0)
 """
 )
 SMALL = [
@@ -108,21 +104,11 @@ def test_a_rule_of_the_whole_step_is_measured_and_repeated_after_a_resume(gtpo: 
     [
         (
             "objective.token_weights.rule=rules.py:short",
-            r"token_weights\.rule: gave \(2, 4, 1\); expected one number for",
+            r"token_weights\.rule: gave the shape \(3, 4, 1\); expected one number for",
         ),
         ("objective.token_weights.rule=rules.py:fails", r"rules\.py:fails: at rules\.py:\d+ in fails: AttributeError"),
         ("objective.token_weights.rule=rules.py:absent", r"rules\.py:absent: module rules\.py has no function absent"),
-        (
-            "objective.token_weights.config={negativ: 1}",
-            r"token_weights\.config: conflict: .*'negativ'; its keywords: pos",
-        ),
-        ("objective.token_weights.config={positive: two}", r"objective\.token_weights: conflict with .*'two'"),
-        (
-            "objective.advantages.config={scale: mad}",
-            r"objective\.advantages: group with .*scale must be 'std' or 'none'",
-        ),
-        ("objective.advantages={rule: quantile, config: {k: 2}}", r"objective\.advantages: quantile with \{'k': 2"),
-        ("objective.loss.rule=rules.py:without_gradient", r"objective\.loss\.rule: gave nothing with a gradient"),
+        ("objective.advantages={rule: quantile, config: {k: 2}}", r"config: quantile: k: input should be less than or"),
         ("objective.loss.rule=kl_cov", r"objective\.loss\.rule: kl_cov does what token does as long as the ratio is 1"),
         ("objective.loss.rule=soft", r"objective\.loss\.rule: soft does what token does as long as the ratio is 1"),
         ("objective.loss.rule=sopft", r"objective\.loss\.rule: 'sopft' is not one of .*did you mean soft"),

@@ -111,6 +111,10 @@ def test_equal_rewards_teach_nothing(name: str) -> None:
 
 def test_what_is_no_advantage_is_an_error() -> None:
     of = binary([[1, 0]])
-    for rule in (lambda r: r.total_BG[0], lambda r: r.total_BG * math.nan, lambda r: 1.0):
-        with pytest.raises(RecipeError, match=r"objective\.advantages\.rule: gave .*; expected one finite number for"):
+    for rule, said in (
+        (lambda r: r.total_BG[0], r"gave the shape \(2,\); expected one number for each completion, a tensor of the"),
+        (lambda r: r.total_BG * math.nan, "gave an infinite advantage, or one that is not a number"),
+        (lambda r: 1.0, "gave float; expected one number for each completion"),
+    ):
+        with pytest.raises(RecipeError, match=rf"objective\.advantages\.rule: {said}"):
             Method(advantages=rule).advantages_of(of)

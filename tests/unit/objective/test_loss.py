@@ -366,6 +366,19 @@ def test_coefficients_by_hand():
     assert coefficients(A, H, ~keep, weights, mask, entropy_coef=0.1).eq(0).all()
 
 
+def test_a_rule_with_a_term_of_its_own_trains_no_more_tokens():
+    logps = some_logps()
+    c = torch.tensor([[[2.0, 0.0], [0.0, -1.0]]], dtype=logps.dtype)
+    result = policy_loss(
+        logps,
+        c,
+        torch.ones(1, 2, 2, dtype=torch.bool),
+        rule=lambda ratio: ratio.value * ratio.coefficients - ratio.logprobs,
+    )
+    # 1 / (B G |o|) = 1 / 4; d/d ln pi of r c - ln pi is c - 1 where r = 1
+    torch.testing.assert_close(gradient_of(result, logps), -0.25 * torch.tensor([[[1.0, 0.0], [0.0, -2.0]]]).to(logps))
+
+
 def test_errors_name_the_argument():
     with pytest.raises(ValueError, match="kl_coef > 0 needs ref_logprobs_BGT"):
         loss_of(some_logps(), kl_coef=0.04)

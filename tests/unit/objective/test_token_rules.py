@@ -228,7 +228,10 @@ def test_what_a_rule_needs() -> None:
 @pytest.mark.parametrize(
     ("rule", "said"),
     [
-        (lambda tokens: tokens.mask[..., :1], r"gave \(3, 4, 1\); expected one number for each token, .* \(3, 4, 7\)"),
+        (
+            lambda tokens: tokens.mask[..., :1],
+            r"gave the shape \(3, 4, 1\); expected one number for each token, .* \(3, 4, 7\)",
+        ),
         (lambda tokens: [1.0], "gave list; expected one number for each token"),
         (lambda tokens: tokens.mask / 0.0, "gave an infinite weight, or one that is not a number"),
     ],
