@@ -283,11 +283,13 @@ def sign_flip_test(differences: Sequence[float], *, exact_up_to: int = 16) -> fl
     p is the share of sign patterns whose mean is at least as far from 0 as the observed one. Up to `exact_up_to`
     differences all 2^n patterns are used, else 100,000 random ones and the observed one. With n seeds p is at least
     2 / 2^n, which is 0.0625 for five seeds. For paired yes/no outcomes this is McNemar's exact test. Raises ValueError
-    without differences.
+    without differences, or for one that is not finite.
     """
     seen = np.asarray(differences, dtype=np.float64)
     if seen.ndim != 1 or not len(seen):
         raise ValueError("sign_flip_test needs at least one difference")
+    if not np.isfinite(seen).all():
+        raise ValueError("sign_flip_test needs finite differences")
     count = len(seen)
     if count <= exact_up_to:
         patterns = 1 - 2 * ((np.arange(2**count)[:, None] >> np.arange(count)) & 1)

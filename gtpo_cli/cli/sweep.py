@@ -121,15 +121,15 @@ def _seeds(text: str | None) -> tuple[int, ...] | None:
 
 
 def _print_plan(sweep: Sweep, jobs: int) -> None:
-    from gtpo_cli.tools.sweep.execute import check_folders, seconds_of
+    from gtpo_cli.tools.sweep.execute import check, end_of
 
-    check_folders(sweep)
+    check(sweep)
     print(f"recipe {sweep.recipe}" + "".join(f", {override}" for override in sweep.shared))
     variants = sweep.file.variants.items()
     differ = [[name, ", ".join(as_overrides(changes)) or "nothing: the recipe as it is"] for name, changes in variants]
     print_table(("variant", "what differs"), differ)
     print()
-    runs = [[run.key, f"done in {duration(seconds_of(run))}" if run.is_done else "to do"] for run in sweep.known]
+    runs = [[run.key, f"done in {duration(end_of(run).seconds)}" if run.is_done else "to do"] for run in sweep.known]
     print_table(("run", ""), runs)
     print()
     if (tune := sweep.file.tune) is not None and not sweep.runs:
@@ -149,7 +149,7 @@ def _time(sweep: Sweep, jobs: int) -> str:
 
 
 def _print_results(sweep: Sweep) -> None:
-    from gtpo_cli.tools.sweep.estimates import COLUMNS, estimate, table_rows
+    from gtpo_cli.tools.sweep.estimates import COLUMNS, estimate, stopped_words, table_rows
     from gtpo_cli.tools.sweep.page import write_results
 
     estimates = estimate(sweep)
@@ -160,6 +160,8 @@ def _print_results(sweep: Sweep) -> None:
         print()
     print_table(COLUMNS, table_rows(estimates), numbers=[2, 3, 4, 5, 6])
     print()
+    if stopped := stopped_words(estimates):
+        print(stopped)
     for name, figure in sweep.file.figures.items():
         if all(name not in values for values in estimates.values.values()):
             print(f"{name} is not in the table: no run has logged the metric of {figure.text!r}")

@@ -24,6 +24,7 @@ from gtpo_cli.text import did_you_mean, nearest_of, shown
 MAX_BYTES = 2**20  # of a recipe's file, so that a model's weights named by mistake are not read
 MAX_DOTS = 20  # in the key of an override
 LENGTHS = ("model.max_seq_length", "data.max_prompt_tokens", "rollout.max_completion_tokens")
+_RULES = ("advantages", "token_weights", "loss")  # sections of the objective that name one
 _LISTS = {"tuple_type": "expected a list, as [a, b]", "too_short": "expected a list of one or more"}
 
 
@@ -57,13 +58,13 @@ def _extended(document: dict[str, Any], path: Path) -> dict[str, Any]:
     below = read_mapping(base)
     if "extends" in below:
         raise RecipeError(f"{path}: extends: {base} extends another recipe itself; name one without extends")
-    return _merge(_unresolved(below), document)
+    return _over(_unresolved(below), document)
 
 
 def build_recipe(document: Mapping[str, Any], overrides: Iterable[str] = (), *, where: str) -> Recipe:
     """Validate a recipe that is already a mapping; `where` names it in messages. Raises RecipeError."""
     problems: list[str] = []
-    merged = _unresolved(document)
+    overriding: dict[str, Any] = {}
     overridden: set[str] = set()
     for override in overrides:
         key, separator, text = override.partition("=")
@@ -81,9 +82,9 @@ def build_recipe(document: Mapping[str, Any], overrides: Iterable[str] = (), *, 
         except ValueError as error:
             problems.append(f"--set {_printable(override)}: the value cannot be read ({error}); quote it if it is text")
             continue
-        merged = _merge(merged, _nest(key, value))
+        overriding = _merge(overriding, _nest(key, value))
         overridden.add(key)
-    recipe = None
+    recipe, merged = None, _over(_unresolved(document), overriding)
     try:
         recipe = Recipe.model_validate(_merge(_conditional_defaults(merged), merged))
     except ValidationError as error:
@@ -177,7 +178,7 @@ def _conditional_defaults(written: Mapping[str, Any]) -> dict[str, Any]:
     if (preset := str(data.get("system_prompt_preset"))) in PRESETS:
         chosen["data.system_prompt"] = PRESETS[preset]
     chosen |= METHODS.get(str(objective.get("name", "gtpo")), {})
-    for key in ("advantages", "token_weights", "loss"):
+    for key in _RULES:
         if "rule" in _section(objective, key):  # a method's keywords are for its own rule
             chosen.pop(f"objective.{key}.config", None)
     if "clip_epsilon" in objective:  # sets both
@@ -257,6 +258,23 @@ def _nest(dotted: str, value: Any) -> dict[str, Any]:
         value = {part: value}
     assert isinstance(value, dict)
     return value
+
+
+def _over(below: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge a layer over the one below. Where that changes a rule, the keywords of the rule below go with it."""
+    before, after = _rules(below), _rules(_merge(below, top))
+    objective = dict(_section(below, "objective"))
+    for key in (key for key in _RULES if key in objective and before[key] != after[key]):
+        objective[key] = {name: value for name, value in _section(objective, key).items() if name != "config"}
+    return _merge({**below, "objective": objective} if objective else below, top)
+
+
+def _rules(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the rules of the objective that a document means."""
+    objective = _section(document, "objective")
+    defaults = {name: field.default for name, field in fields_of(Recipe).items()}
+    defaults |= METHODS.get(str(objective.get("name", "gtpo")), {})
+    return {key: _section(objective, key).get("rule", defaults[f"objective.{key}.rule"]) for key in _RULES}
 
 
 def _merge(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:

@@ -56,26 +56,46 @@ def _has_direction(metric: Metric, method: str) -> bool:
 
 def check_keep_best(recipe: Recipe) -> None:
     """Raise RecipeError for a metric that does not exist, has no direction, or is not measured."""
-    name = recipe.training.keep_best
-    if name is None:
-        return
+    if recipe.training.keep_best is not None:
+        more_is_better("training.keep_best", recipe.training.keep_best, recipe)
+
+
+def more_is_better(key: str, name: str, recipe: Recipe) -> bool:
+    """Return whether more of a metric is better; else less of it is.
+
+    Raises RecipeError, which begins with `key`, if the metric does not exist, has no direction, or is not measured.
+    """
     try:
         metric = find_metric(name)
     except ValueError as error:
-        raise RecipeError(f"training.keep_best: {error}") from error
+        raise RecipeError(f"{key}: {error}") from error
     method = recipe.objective.name
     if not _has_direction(metric, method):
         known = ", ".join(known.name for known in METRICS.values() if _has_direction(known, method))
         raise RecipeError(
-            f"training.keep_best: neither more nor less of {name} is better; choose one of {known}, or rewards/... or "
+            f"{key}: neither more nor less of {name} is better; choose one of {known}, or rewards/... or "
             "eval/... (docs/metrics.md)"
         )
     if any(name == f"rewards/{plugin.name}_mean" and plugin.weight < 0 for plugin in recipe.rewards.plugins):
         raise RecipeError(
-            f"training.keep_best: {name} has a negative weight, so less of it is better, but keep_best keeps the "
-            "checkpoint with the most; choose train/reward_mean, or flip the reward's sign"
+            f"{key}: {name} has a negative weight, so less of it is better, but {key} would take the most; choose "
+            "train/reward_mean, or flip the reward's sign"
         )
-    benchmark = name.removeprefix("eval/").rpartition("/")[0]
-    if name.startswith("eval/") and name != "eval/time" and benchmark not in recipe.evaluation.benchmarks:
-        measured = ", ".join(recipe.evaluation.benchmarks)
-        raise RecipeError(f"training.keep_best: {name} is not measured; evaluation.benchmarks has only {measured}")
+    if reason := not_measured(name, recipe):
+        raise RecipeError(f"{key}: {reason}")
+    return metric.better == "more"
+
+
+def not_measured(name: str, recipe: Recipe) -> str | None:
+    """Say why runs of a recipe have no such metric of a test (eval/...) or of a user's reward; None if they have."""
+    if name.startswith("eval/"):
+        if recipe.training.eval_every is None:
+            return f"{name} is only measured with training.eval_every"
+        tested = [*recipe.evaluation.benchmarks, *recipe.data.mixture]
+        if name != "eval/time" and name.removeprefix("eval/").rpartition("/")[0] not in tested:
+            return f"{name} is not measured; evaluation.benchmarks has only {', '.join(tested)}"
+    if name.startswith("rewards/") and name not in METRICS:
+        rewards = [*(plugin.name for plugin in recipe.rewards.plugins), "length"]
+        if name not in (f"rewards/{reward}_mean" for reward in rewards):
+            return f"{name} is not measured; the recipe has only the rewards {', '.join(rewards)}"
+    return None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -76,3 +78,6 @@ def test_many_sign_flips_are_sampled_near_the_exact_value() -> None:
     assert sign_flip_test(values, exact_up_to=5) == pytest.approx(exact, abs=0.005)
     with pytest.raises(ValueError, match="at least one difference"):
         sign_flip_test([])
+    for bad in (math.nan, math.inf):
+        with pytest.raises(ValueError, match="finite differences"):
+            sign_flip_test([bad, 0.1, -0.2])

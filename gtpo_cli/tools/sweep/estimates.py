@@ -12,6 +12,7 @@ from pydantic_core import to_json
 from gtpo_cli.errors import EvaluationError
 from gtpo_cli.estimators import Interval, difference_interval, holm, mean_interval, sign_flip_test
 from gtpo_cli.text import markdown_table
+from gtpo_cli.tools.sweep.execute import end_of
 from gtpo_cli.tools.sweep.figures import Metrics
 from gtpo_cli.tools.sweep.spec import Sweep
 
@@ -35,10 +36,14 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Estimates:
-    """The results of a sweep. `values[run key][figure name]` lacks figures whose metric the run never logged."""
+    """The results of a sweep. `values[run key][figure name]` lacks figures whose metric the run never logged.
+
+    `stopped`: the keys of finished runs that stopped themselves before their last step.
+    """
 
     values: dict[str, dict[str, float]]
     cells: tuple[Cell, ...]
+    stopped: tuple[str, ...] = ()
 
 
 def estimate(sweep: Sweep) -> Estimates:
@@ -51,7 +56,7 @@ def estimate(sweep: Sweep) -> Estimates:
     for figure in sweep.figures:
         own = [_cell(sweep, values, variant, figure) for variant in sweep.file.variants]
         cells += _corrected([cell for cell in own if cell is not None])
-    return Estimates(values, tuple(cells))
+    return Estimates(values, tuple(cells), tuple(run.key for run in done if end_of(run).stopped))
 
 
 def _corrected(cells: Sequence[Cell]) -> list[Cell]:
@@ -94,7 +99,18 @@ def table_rows(estimates: Estimates) -> list[tuple[str, ...]]:
 
 
 def markdown(estimates: Estimates) -> str:
-    return markdown_table(COLUMNS, table_rows(estimates))
+    """Return the table, and below it the runs that stopped themselves."""
+    stopped = stopped_words(estimates)
+    return markdown_table(COLUMNS, table_rows(estimates)) + (f"\n{stopped}\n" if stopped else "")
+
+
+def stopped_words(estimates: Estimates) -> str:
+    """Name the runs that stopped themselves; empty if there are none."""
+    if not estimates.stopped:
+        return ""
+    return (
+        f"Stopped before the last step, by the guard or for want of a finite gradient: {', '.join(estimates.stopped)}"
+    )
 
 
 def shown(interval: Interval, *, signed: bool = False) -> str:
@@ -127,5 +143,6 @@ def as_json(sweep: Sweep, estimates: Estimates) -> str:
         "figures": {name: figure.text for name, figure in sweep.figures.items()},
         "runs": estimates.values,
         "table": estimates.cells,
+        "stopped": estimates.stopped,
     }
     return to_json(document, indent=2, inf_nan_mode="null").decode() + "\n"

@@ -18,16 +18,19 @@ from contextlib import suppress
 from dataclasses import dataclass
 from statistics import fmean
 
-from gtpo_cli.errors import RecipeError, Terminated
+from gtpo_cli.errors import GtpoError, RecipeError, Terminated
+from gtpo_cli.machine.ready import check_recipe
 from gtpo_cli.recipe import dump_recipe
 from gtpo_cli.recipe.schema import OPEN
 from gtpo_cli.recipe.section import recipe_differences
 from gtpo_cli.runs.files import Finite, append_to, own_folder, read_json, write_aside
 from gtpo_cli.runs.folder import RunFolder
+from gtpo_cli.runs.user_code import code_digest
 from gtpo_cli.terminal.signals import interrupt_flag
 from gtpo_cli.tools.sweep.spec import Sweep, SweepRun
+from gtpo_cli.types import CodeName
 
-_STOPPED_BY_GUARD = 3  # exit code of gtpo train, which counts as a result
+_STOPPED = 3  # exit code of gtpo train for a run that stopped itself, which counts as a result
 _SET_PARENT_DEATH_SIGNAL = 1
 _PRCTL = ctypes.CDLL(None).prctl  # found before any fork: loading a library after one can wait for ever
 _POLL_SECONDS = 0.2
@@ -42,29 +45,51 @@ class _Job:
 
 
 @dataclass(frozen=True, slots=True)
-class _Done:
+class Done:
+    """How a run ended: the wall-clock seconds since its last start, and its exit code."""
+
     seconds: Finite
+    exit: int
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it ended before its last step: by the guard, or because steps made no update."""
+        return self.exit == _STOPPED
 
 
-def seconds_of(run: SweepRun) -> float:
-    """Return the wall-clock seconds of a finished run since its last start."""
+def end_of(run: SweepRun) -> Done:
+    """Return how a finished run ended. Raises RecipeError."""
     file = run.done_file
-    return read_json(file, _Done, lambda why: RecipeError(f"{file}: cannot be read ({why}); delete it")).seconds
+    return read_json(file, Done, lambda why: RecipeError(f"{file}: cannot be read ({why}); delete it"))
 
 
 def seconds_left(sweep: Sweep, *, jobs: int) -> float | None:
     """Estimate the time of unfinished runs from finished ones, or else from the file's `seconds`; None if unknown."""
-    taken = [seconds_of(run) for run in sweep.known if run.is_done]
+    taken = [end_of(run).seconds for run in sweep.known if run.is_done]
     each = fmean(taken) if taken else sweep.file.seconds
     return None if each is None else each * (sweep.number - sweep.done) / jobs
 
 
-def check_folders(sweep: Sweep) -> None:
-    """Raise RecipeError if a run's folder holds another recipe, because the sweep's file was changed."""
+def check(sweep: Sweep) -> None:
+    """Check each variant as `gtpo recipes check` does, and the folders of the runs.
+
+    Raises GtpoError, also if a folder holds another recipe, because the sweep's file was changed, or if its run had
+    other code of the user's own.
+    """
+    variants = {run.variant: run.recipe for run in sweep.known}
+    for variant, recipe in variants.items():
+        try:
+            check_recipe(recipe)
+        except GtpoError as error:
+            raise type(error)(f"variant {variant}: {error}") from error
     for run in sweep.known:
         folder = RunFolder(run.path)
         found = recipe_differences([folder.recipe(), run.recipe]) if folder.recipe_file.is_file() else []
         different = [key for key, (_, value) in found if not (key in OPEN and value == "auto")]
+        began = folder.beginning()
+        for name, digest in began.code.items() if began else ():
+            if run.is_done and code_digest(CodeName(name)) != digest:
+                different.append(name)
         if different:
             raise RecipeError(
                 f"{run.path}: was run with another {', '.join(different)}; name another folder with "
@@ -80,10 +105,10 @@ def execute(
     `progress` gets the numbers of finished and of all runs, and the steps of those that run. Returns the runs that
     failed with their exit codes, and the signal that ended the sweep.
 
-    Ctrl-C, SIGTERM or SIGHUP lets the runs save before the sweep ends; a second one ends it at once. Raises RecipeError
-    if the folder holds runs with other recipes.
+    Ctrl-C, SIGTERM or SIGHUP lets the runs save before the sweep ends; a second one ends it at once. Raises GtpoError
+    as `check` does.
     """
-    check_folders(sweep)
+    check(sweep)
     for name in ("done", "logs", "recipes", "runs", "charts"):
         own_folder(sweep.folder / name)
     waiting = [run for run in sweep.known if not run.is_done]
@@ -100,7 +125,7 @@ def execute(
                     if (code := job.process.poll()) is None:
                         continue
                     running.remove(job)
-                    if code in (0, _STOPPED_BY_GUARD):
+                    if code in (0, _STOPPED):
                         _mark_done(job, code)
                         progress(sweep.done, sweep.number, "")
                     else:

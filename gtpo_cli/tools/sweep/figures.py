@@ -43,8 +43,12 @@ def parse_figure(text: str) -> Figure:
     find_metric(metric or ever)
     if take:
         return Figure(text, take, metric)
-    if not math.isfinite(float(level)):
-        raise ValueError(f"compares with {level}, which is too large for a number; write e.g. ever {ever} {sign} 0.69")
+    try:
+        known = math.isfinite(float(level))
+    except ValueError:
+        known = False
+    if not known:
+        raise ValueError(f"compares with {level}, which is no finite number; write e.g. ever {ever} {sign} 0.69")
     return Figure(text, "ever", ever, sign == ">", float(level))
 
 
@@ -75,12 +79,16 @@ def default_figures(benchmark: str, parts: Iterable[str] = ()) -> dict[str, Figu
 
 
 def values_of(rows: Sequence[Metrics], figures: Mapping[str, Figure], window: float) -> dict[str, float]:
-    """Return the figures of one run by name, without those whose metric it never logged."""
+    """Return the figures of one run by name, without those whose metric it never logged.
+
+    Steps without a finite value of a metric do not count for it.
+    """
     import numpy as np
 
     found = {}
     for name, figure in figures.items():
-        column = np.array([row[figure.metric] for row in rows if figure.metric in row], dtype=np.float64)
+        column = np.array([row.get(figure.metric, math.nan) for row in rows], dtype=np.float64)
+        column = column[np.isfinite(column)]
         if len(column):
             found[name] = _take(figure, column, max(1, round(window * len(column))))
     return found

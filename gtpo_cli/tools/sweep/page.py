@@ -13,8 +13,8 @@ from gtpo_cli.pages import filled
 from gtpo_cli.pages.figures import Chart, Series, write_charts
 from gtpo_cli.pages.run_charts import Curve, curves_of, in_unit, on_page, running_mean, steps_chart, style, window
 from gtpo_cli.runs.files import write_aside, writing
-from gtpo_cli.tools.sweep.estimates import Estimates, as_json, markdown, runs_csv, shown
-from gtpo_cli.tools.sweep.execute import seconds_of
+from gtpo_cli.tools.sweep.estimates import Estimates, as_json, markdown, runs_csv, shown, stopped_words
+from gtpo_cli.tools.sweep.execute import end_of
 from gtpo_cli.tools.sweep.figures import Metrics
 from gtpo_cli.tools.sweep.spec import Sweep, as_overrides, chooses
 
@@ -92,9 +92,10 @@ def _render(sweep: Sweep, estimates: Estimates, charts: Sequence[Chart]) -> str:
         sweep=sweep,
         cells=estimates.cells,
         colours=[style(index)[0] for index in range(len(sweep.file.variants))],
-        minutes=sum(seconds_of(run) for run in sweep.known if run.is_done) / 60,
+        minutes=sum(end_of(run).seconds for run in sweep.known if run.is_done) / 60,
         **on_page(charts),
         shown=shown,
+        stopped=stopped_words(estimates),
         by=chooses(sweep.file.tune, sweep.choosing[0].recipe).text if sweep.file.tune else "",
         overrides=lambda changes: ", ".join(as_overrides(changes)),
     )

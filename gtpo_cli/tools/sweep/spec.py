@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import product
+from itertools import combinations, product
 from pathlib import Path
 from statistics import fmean
 from typing import Annotated, Any
@@ -14,10 +14,11 @@ from pydantic import BeforeValidator, Field, StringConstraints, ValidationError,
 
 from gtpo_cli.errors import RecipeError
 from gtpo_cli.recipe import Recipe, describe_problems, find_recipe, load_recipe, read_mapping, shipped_sweeps
-from gtpo_cli.recipe.section import Section
+from gtpo_cli.recipe.section import Section, flatten, recipe_differences
 from gtpo_cli.runs.folder import RunFolder
 from gtpo_cli.tools.sweep.figures import Figure, default_figures, parse_figure, values_of
-from gtpo_cli.tracking import find_metric, read_metrics
+from gtpo_cli.tracking import read_metrics
+from gtpo_cli.training.best import more_is_better, not_measured
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][\w.-]*$")]
 _OWN_KEYS = {
@@ -30,7 +31,7 @@ _OWN_KEYS = {
 class TuneFile(Section):
     """A key that each variant has at its best value, which runs with seeds of their own choose."""
 
-    key: str = Field("optimizer.learning_rate", description="dotted key")
+    key: str = Field("optimizer.learning_rate", description="dotted key, which `set` and variants leave out")
     values: tuple[Any, ...] = Field(description="its values, for each variant", min_length=2)
     seeds: tuple[Annotated[int, Field(ge=0, lt=2**31)], ...] = Field(
         (101, 102), min_length=1, description="seeds of the runs that choose, none of which is in `seeds`"
@@ -66,10 +67,18 @@ class SweepFile(Section):
             problems.append(f"baseline: {self.baseline} is not a variant; choose from {', '.join(self.variants)}")
         if len(set(self.seeds)) < len(self.seeds):
             problems.append("seeds: a seed is named twice, which would be the same run again")
-        if self.tune is not None and (both := set(self.seeds) & set(self.tune.seeds)):
-            problems.append(
-                f"tune.seeds: {min(both)} is one of seeds; a run that has chosen a value cannot also measure it"
-            )
+        if (tune := self.tune) is not None:
+            if both := set(self.seeds) & set(tune.seeds):
+                problems.append(
+                    f"tune.seeds: {min(both)} is one of seeds; a run that has chosen a value cannot also measure it"
+                )
+            for name, given in (("seeds", tune.seeds), ("values", tune.values)):
+                if any(value in given[:place] for place, value in enumerate(given)):
+                    problems.append(f"tune.{name}: one is named twice, which would be the same run again")
+            if tune.key in _OWN_KEYS:
+                problems.append(f"tune.key: {tune.key} is set by the sweep; {_OWN_KEYS[tune.key]}")
+            if tune.by is not None and tune.by.take == "ever":
+                problems.append(f"tune.by: {tune.by.text!r} is 1 or 0; write e.g. last train/accuracy_rate")
         if problems:
             raise ValueError("\n".join(problems))
         return self
@@ -192,7 +201,7 @@ def load_sweep(
         where = f"{path}: seeds" if seeds is None else "--seeds"
         raise RecipeError([problem.replace(f"{path}: seeds", where, 1) for problem in problems]) from error
     overrides = tuple(overrides)
-    _check_own_keys(path, file, overrides)
+    _check_own_keys(path, file, overrides, _OWN_KEYS | ({file.tune.key: "leave it out"} if file.tune else {}))
     if only is not None:
         file = _keep(file, only)
     siblings = [path.parent / name for name in (file.recipe, f"{file.recipe}.yaml")] if recipe is None else []
@@ -218,6 +227,8 @@ def load_sweep(
         choosing = tuple(run(variant, seed, place, {tune.key: value}) for seed, (place, value), variant in places)
         if all(one.is_done for one in choosing):
             chosen = {variant: _best(tune, variant, choosing, file.window) for variant in file.variants}
+    first = {variant: run(variant, file.seeds[0], None, {}).recipe for variant in file.variants}
+    _check_variants(path, file, first, () if recipe is not None else tuple(file.figures))
     runs = tuple(
         run(variant, seed, None, {tune.key: chosen[variant][0]} if tune is not None else {})
         for seed, variant in product(file.seeds, file.variants)
@@ -240,27 +251,48 @@ def chooses(tune: TuneFile, recipe: Recipe) -> Figure:
 def _best(tune: TuneFile, variant: str, choosing: Sequence[SweepRun], window: float) -> tuple[Any, float]:
     """Return the value with the best mean over the seeds (of equal ones the first), and that mean.
 
-    Raises RecipeError.
+    A value loses if one of its runs never logged the figure. Raises RecipeError if that is so for all.
     """
-    by, means = chooses(tune, choosing[0].recipe), []
+    by, means = chooses(tune, choosing[0].recipe), dict[int, float]()
     for place in range(len(tune.values)):
         own = [run for run in choosing if (run.variant, run.place) == (variant, place)]
         found = [run.figures({"by": by}, window).get("by") for run in own]
-        if None in found:
-            raise RecipeError(f"tune.by: {own[0].path} logged no {by.metric}; name a metric that every run logs")
-        means.append(fmean(value for value in found if value is not None))
-    best = (min if find_metric(by.metric).better == "less" else max)(means)
-    return tune.values[means.index(best)], best
+        if None not in found:
+            means[place] = fmean(value for value in found if value is not None)
+    if not means:
+        raise RecipeError(f"tune.by: no value has {by.metric} in all runs of {variant}; name a metric that runs log")
+    sign = 1 if more_is_better("tune.by", by.metric, choosing[0].recipe) else -1
+    best = max(means, key=lambda place: sign * means[place])
+    return tune.values[best], means[best]
 
 
-def _check_own_keys(path: Path, file: SweepFile, overrides: tuple[str, ...]) -> None:
-    """Raise RecipeError for a key that only the sweep may set."""
-    written = {"--set": [override.partition("=")[0].strip() for override in overrides], f"{path}: set": list(file.set)}
-    written |= {f"{path}: variant {name}": list(changes) for name, changes in file.variants.items()}
+def _check_variants(path: Path, file: SweepFile, recipes: Mapping[str, Recipe], figures: Iterable[str]) -> None:
+    """Raise RecipeError for variants that are the same, and for `figures` that no run will have. `recipes`: of each."""
+    problems = [
+        f"{path}: variants {one} and {other} are the same recipe; leave one out with --only"
+        for one, other in combinations(recipes, 2)
+        if not recipe_differences([recipes[one], recipes[other]])
+    ]
+    for name in figures:
+        reasons = [not_measured(file.figures[name].metric, recipe) for recipe in recipes.values()]
+        if all(reasons):
+            problems.append(f"{path}: figures.{name}: {reasons[0]}")
+    if file.tune is not None and not problems:
+        for recipe in recipes.values():
+            more_is_better(f"{path}: tune.by", chooses(file.tune, recipe).metric, recipe)
+    if problems:
+        raise RecipeError(problems)
+
+
+def _check_own_keys(path: Path, file: SweepFile, overrides: tuple[str, ...], own: Mapping[str, str]) -> None:
+    """Raise RecipeError for a key that only the sweep may set. `own`: these, with remedies."""
+    written = {"--set": [override.partition("=")[0].strip() for override in overrides]}
+    written |= {f"{path}: set": [key for key, _ in flatten(file.set)]}
+    written |= {f"{path}: variant {name}": [key for key, _ in flatten(v)] for name, v in file.variants.items()}
     problems = [
         f"{where}: {key} is set by the sweep; {remedy}"
         for where, keys in written.items()
-        for key, remedy in _OWN_KEYS.items()
+        for key, remedy in own.items()
         if key in keys
     ]
     if problems:

@@ -105,3 +105,37 @@ def test_dapo_resamples_and_punishes_length() -> None:
     dapo = recipe("objective.name=dapo", "rollout.max_completion_tokens=200")
     assert (dapo.objective.resample, dapo.rewards.length.weight) == (3, 5.0)
     assert (recipe().objective.resample, recipe().rewards.length.weight) == (0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "rule", "config"),
+    [
+        ([], "top_entropy", {"share": 0.1}),
+        (["objective.token_weights.rule=top_entropy"], "top_entropy", {"share": 0.1}),
+        (["objective.token_weights.rule=clip_cov"], "clip_cov", {}),
+        (
+            ["objective.token_weights.config={share: 0.3}", "objective.token_weights.rule=clip_cov"],
+            "clip_cov", {"share": 0.3},
+        ),
+        (["objective.token_weights={rule: clip_cov, config: {low: 0}}"], "clip_cov", {"low": 0}),
+    ],
+)  # fmt: skip
+def test_keywords_of_a_rule_go_with_it(changes: list[str], rule: str, config: dict[str, Any]) -> None:
+    below = {"rule": "top_entropy", "config": {"share": 0.1}, "control": "even"}
+    document = {"model": {"name": "builtin:tiny"}, "data": {"benchmark": "arithmetic"}}
+    found = build_recipe(document | {"objective": {"token_weights": below}}, changes, where="here")
+    weights = found.objective.token_weights
+    assert (weights.rule, weights.config, weights.control) == (rule, config, "even")
+
+
+def test_keywords_of_a_methods_own_rule_go_with_the_method() -> None:
+    document = {
+        "model": {"name": "builtin:tiny"}, "data": {"benchmark": "arithmetic"},
+        "objective": {"token_weights": {"config": {"positive": 1.0}}},
+    }  # fmt: skip
+    for changes, config in (
+        (["objective.token_weights.rule=conflict"], {"positive": 1.0}),
+        (["objective.name=grpo"], {}),
+        (["objective.name=grpo", "objective.token_weights.rule=conflict"], {"positive": 1.0}),
+    ):
+        assert build_recipe(document, changes, where="here").objective.token_weights.config == config

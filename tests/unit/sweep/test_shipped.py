@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from gtpo_cli.errors import RecipeError
 from gtpo_cli.machine.ready import check_recipe
 from gtpo_cli.recipe import Recipe, load_recipe, shipped_sweeps
 from gtpo_cli.recipe.section import recipe_differences
@@ -60,13 +61,20 @@ def test_a_run_of_the_paper_is_a_variant_of_a_sweep(main: str, variant: str) -> 
 
 def test_every_sweep_can_be_tried_on_recipes_of_every_kind() -> None:
     for sweep in shipped_sweeps():
-        for recipe in ("llama8b_gsm8k_24gb", "qwen3b_math", "tiny_gsm8k_sft"):
+        for recipe in ("llama8b_gsm8k_24gb", "qwen3b_math", "smollm135m_words"):
             loaded = load_sweep(sweep, recipe=recipe, seeds=(3,))
             assert loaded.recipe == recipe
             assert loaded.name == f"{sweep}-{recipe}"
             first = loaded.known[: len(loaded.file.variants)]
             assert [run.variant for run in first] == list(loaded.file.variants)
             assert all(run.recipe.model.name == load_recipe(recipe).model.name for run in first)
+
+
+def test_a_recipe_that_makes_variants_the_same_is_refused() -> None:
+    with pytest.raises(RecipeError, match="variants gtpo and sft are the same recipe; leave one out"):
+        load_sweep("fig2_methods", recipe="tiny_gsm8k_sft")
+    kept = load_sweep("fig2_methods", recipe="tiny_gsm8k_sft", only=("grpo_beta0", "sft"))
+    assert {run.variant for run in kept.runs} == {"grpo_beta0", "sft"}
 
 
 def test_every_sweep_says_how_long_it_takes_before_it_starts() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import datetime
 import json
+import math
 import shutil
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,13 @@ import yaml
 from gtpo_cli.errors import EvaluationError, RecipeError
 from gtpo_cli.recipe import load_recipe
 from gtpo_cli.runs.folder import RunFolder
+from gtpo_cli.runs.user_code import code_digest
 from gtpo_cli.tools.sweep.estimates import estimate, markdown, runs_csv
-from gtpo_cli.tools.sweep.execute import check_folders
+from gtpo_cli.tools.sweep.execute import check
 from gtpo_cli.tools.sweep.figures import parse_figure, values_of
 from gtpo_cli.tools.sweep.page import write_results
 from gtpo_cli.tools.sweep.spec import Sweep, load_sweep
+from gtpo_cli.types import CodeName
 
 FILE = {
     "recipe": "tiny_arithmetic",
@@ -90,8 +93,23 @@ def test_every_variant_is_the_recipe_with_its_overrides_and_a_seed(tmp_path: Pat
         ({"figures": {"a": "final optim/loss"}}, "> 0.69, got 'final optim/loss'"),
         ({"figures": {"a": "last accuracy"}}, "figures.a: accuracy is not a declared metric"),
         ({"figures": {"a": 3}}, "figures.a: is not a figure"),
-        ({"figures": {"a": "ever entropy/mean > 1.2.3"}}, "figures.a: could not convert string to float: '1.2.3'"),
+        ({"figures": {"a": "ever entropy/mean > 1.2.3"}}, "figures.a: compares with 1.2.3, which is no finite number"),
         ({"figures": {"a": "ever entropy/mean > high"}}, "figures.a: is not a figure; write e.g. last train/"),
+        ({"tune": TUNE | {"seeds": [8, 8]}}, "tune.seeds: one is named twice"),
+        ({"tune": TUNE | {"values": [1.0e-4, 0.0001]}}, "tune.values: one is named twice"),
+        ({"tune": TUNE | {"key": "seed"}}, "tune.key: seed is set by the sweep; write seeds into its file"),
+        ({"tune": TUNE | {"by": "ever entropy/mean > 1"}}, "tune.by: 'ever entropy/mean > 1' is 1 or 0"),
+        ({"tune": TUNE | {"by": "last entropy/mean"}}, "tune.by: neither more nor less of entropy/mean is better"),
+        ({"tune": TUNE | {"by": "last eval/gsm8k/accuracy_rate"}}, "is only measured with training.eval_every"),
+        ({"tune": TUNE, "set": {"optimizer": {"learning_rate": 1}}}, "set: optimizer.learning_rate is set by the swe"),
+        ({"tune": TUNE, "variants": {"a": {"optimizer.learning_rate": 1}}}, "variant a: optimizer.learning_rate is"),
+        ({"figures": {"a": "last eval/arithmetic/accuracy_rate"}}, "figures.a: eval/arithmetic/accuracy_rate is only"),
+        (
+            {"figures": {"a": "last eval/gsm8k/accuracy_rate"}, "set": {"training.eval_every": 2}},
+            "figures.a: eval/gsm8k/accuracy_rate is not measured; evaluation.benchmarks has only arithmetic",
+        ),
+        ({"figures": {"a": "last rewards/brevity_mean"}}, "rewards/brevity_mean is not measured; the recipe has only"),
+        ({"variants": {"a": {}, "b": {"objective.name": "gtpo"}}}, "variants a and b are the same recipe; leave one"),
         ({"variant": {}}, "variant: unknown key; did you mean variants?"),
         ({"variants": {"a b": {}}}, "variants.a b"),
         ({"variants": {"a+b": {}}}, "variants.a+b"),  # no name of a run
@@ -183,7 +201,7 @@ def test_a_value_is_chosen_for_each_variant_by_seeds_of_its_own(tmp_path: Path) 
 
 def test_less_is_better_where_the_metric_says_so_and_the_first_of_equals_is_taken(tmp_path: Path) -> None:
     tune = TUNE | {"by": "last completions/truncated_share", "seeds": [8]}
-    sweep = sweep_of(tmp_path, tune=tune, variants={"gtpo": {}, "grpo": {}})
+    sweep = sweep_of(tmp_path, tune=tune, variants={"gtpo": {}, "grpo": {"objective.name": "grpo"}})
     for run, share in zip(sweep.choosing, (0.4, 0.2, 0.1, 0.2), strict=True):
         finish(sweep, run.key, [0.5])
         row = {"step": 1, "completions/truncated_share": share}
@@ -191,12 +209,62 @@ def test_less_is_better_where_the_metric_says_so_and_the_first_of_equals_is_take
     assert {name: value for name, (value, _) in sweep_of(tmp_path, tune=tune).chosen.items()} == {
         "gtpo": 2.0e-4, "grpo": 1.0e-4,
     }  # fmt: skip
-    with pytest.raises(RecipeError, match=r"tune\.by: .*gtpo-value1-8 logged no policy/kl; name a metric that every"):
+    with pytest.raises(RecipeError, match=r"tune\.by: no value has policy/kl in all runs of gtpo; name a metric that"):
         sweep_of(tmp_path, tune=tune | {"by": "last policy/kl"})
 
 
+def test_a_value_loses_if_a_run_has_no_number_for_it(tmp_path: Path) -> None:
+    sweep = sweep_of(tmp_path, tune=TUNE, variants={"gtpo": {}})
+    for run, accuracies in zip(sweep.choosing, ([0.9], [0.1], [math.nan], [0.1, math.nan]), strict=True):
+        finish(sweep, run.key, accuracies)
+    # value 1 has (0.9, none), value 2 (0.1, 0.1): a step without a number does not count
+    assert sweep_of(tmp_path, tune=TUNE, variants={"gtpo": {}}).chosen == {"gtpo": (2.0e-4, pytest.approx(0.1))}
+
+
+def test_a_loss_is_better_the_less_it_is(tmp_path: Path) -> None:
+    changes: dict[str, Any] = {
+        "tune": TUNE | {"by": "last optim/loss", "seeds": [8]}, "variants": {"sft": {"objective.name": "sft"}}
+    }  # fmt: skip
+    sweep = sweep_of(tmp_path, **changes)
+    for run, value in zip(sweep.choosing, (2.0, 0.5), strict=True):
+        finish(sweep, run.key, [])
+        RunFolder(run.path).metrics_file.write_text(json.dumps({"step": 1, "optim/loss": value}) + "\n")
+    assert sweep_of(tmp_path, **changes).chosen == {"sft": (2.0e-4, 0.5)}
+
+
+def test_code_of_the_users_own_stays_the_same_in_all_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    rules = tmp_path / "rules.py"
+    rules.write_text("def rule(tokens):\n    return tokens.mask.float()\n")
+    variants = {"own": {"objective.token_weights.rule": "rules.py:rule"}, "grpo": {"objective.name": "grpo"}}
+    sweep = sweep_of(tmp_path, variants=variants)
+    finish(sweep, "own-1", [0.5])
+    RunFolder(sweep.runs[0].path).keep_beginning([], {"rules.py:rule": code_digest(CodeName("rules.py:rule"))})
+    check(sweep)
+    rules.write_text("def rule(tokens):\n    return 2.0 * tokens.mask.float()\n")
+    with pytest.raises(RecipeError, match=r"own-1: was run with another rules\.py:rule; name another folder"):
+        check(sweep)
+
+
+def test_every_variant_is_checked_before_the_first_run(tmp_path: Path) -> None:
+    variants = {"gtpo": {}, "off": {"objective.token_weights.config": {"positiv": 1}}}
+    with pytest.raises(RecipeError, match=r"variant off: objective\.token_weights\.config: conflict: .*'positiv'"):
+        check(sweep_of(tmp_path, variants=variants))
+
+
+def test_runs_that_stopped_themselves_are_named(tmp_path: Path) -> None:
+    sweep = sweep_of(tmp_path)
+    for key in ("gtpo-1", "grpo-1"):
+        finish(sweep, key, [0.5])
+    sweep.runs[1].done_file.write_text('{"seconds": 10.0, "exit": 3}\n')
+    words = "Stopped before the last step, by the guard or for want of a finite gradient: grpo-1"
+    assert words in markdown(estimate(sweep))
+    assert words in write_results(sweep, estimate(sweep)).read_text()
+    assert json.loads((sweep.folder / "results.json").read_text())["stopped"] == ["grpo-1"]
+
+
 def test_p_values_are_corrected_for_the_variants_of_a_figure(tmp_path: Path) -> None:
-    variants: dict[str, Any] = {"gtpo": {}, "a": {}, "b": {}, "c": {}}
+    variants = {name: {"objective.entropy_coef": 0.1 * n} for n, name in enumerate(("gtpo", "a", "b", "c"))}
     sweep = sweep_of(tmp_path, variants=variants, seeds=[1, 2, 3, 4])
     moves = {"gtpo": [0, 0, 0, 0], "a": [1, 1, 1, 1], "b": [1, -1, 1, 1], "c": [1, -1, 1, -1]}
     for variant, signs in moves.items():
@@ -219,13 +287,13 @@ def test_a_run_that_was_deleted_is_not_done(tmp_path: Path) -> None:
 
 def test_a_run_of_another_recipe_is_not_taken_for_this_sweeps(tmp_path: Path) -> None:
     finish(sweep_of(tmp_path), "gtpo-1", [0.5] * 4)
-    check_folders(sweep_of(tmp_path))
+    check(sweep_of(tmp_path))
     with pytest.raises(RecipeError, match=r"gtpo-1: was run with another training\.max_steps; name another folder"):
-        check_folders(sweep_of(tmp_path, set={"training.max_steps": 5}))
+        check(sweep_of(tmp_path, set={"training.max_steps": 5}))
 
 
 def test_results_are_files_and_a_page_without_a_network(tmp_path: Path) -> None:
-    sweep = sweep_of(tmp_path, about="is <b>it</b> better", variants={"gtpo": {}, "grpo": {}})
+    sweep = sweep_of(tmp_path, about="is <b>it</b> better", variants={"gtpo": {}, "grpo": {"objective.name": "grpo"}})
     for key in ("gtpo-1", "grpo-1"):
         finish(sweep, key, [0.1, 0.2, 0.3, 0.4])
     estimates = estimate(sweep)
