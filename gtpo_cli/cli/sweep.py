@@ -149,7 +149,7 @@ def _time(sweep: Sweep, jobs: int) -> str:
 
 
 def _print_results(sweep: Sweep) -> None:
-    from gtpo_cli.tools.sweep.estimates import COLUMNS, estimate, stopped_words, table_rows
+    from gtpo_cli.tools.sweep.estimates import columns, estimate, stopped_words, table_rows
     from gtpo_cli.tools.sweep.page import write_results
 
     estimates = estimate(sweep)
@@ -158,7 +158,7 @@ def _print_results(sweep: Sweep) -> None:
         chosen = [[variant, str(value), f"{mean:.3f}"] for variant, (value, mean) in sweep.chosen.items()]
         print_table(("variant", tune.key, chooses(tune, sweep.choosing[0].recipe).text), chosen, numbers=[1, 2])
         print()
-    print_table(COLUMNS, table_rows(estimates), numbers=[2, 3, 4, 5, 6])
+    print_table(columns(estimates), table_rows(estimates), numbers=[2, 3, 4, 5, 6])
     print()
     if stopped := stopped_words(estimates):
         print(stopped)

@@ -121,8 +121,8 @@ def evaluation_charts(runs: Sequence[RunRecord]) -> list[Chart]:
 
 
 def style(index: int) -> tuple[str, str]:
-    """Return the colour and line style of the run at this place."""
-    return COLOURS[index % len(COLOURS)], STYLES[index % len(STYLES)]
+    """Return the colour and line style of the run at this place. The first 24 differ."""
+    return COLOURS[index % len(COLOURS)], STYLES[(index + index // 12) % len(STYLES)]
 
 
 def window(steps: int) -> int:

@@ -111,7 +111,14 @@ class InspectedGroup:
     @property
     def informative(self) -> bool:
         """Whether the rewards differ."""
-        return any(completion.advantage != 0 for completion in self.completions)
+        return any(completion.reward != self.first.reward for completion in self.completions)
+
+    @property
+    def remark(self) -> str:
+        """Why the group taught nothing; empty if it may have."""
+        if any(completion.advantage != 0 for completion in self.completions):
+            return ""
+        return "all rewards are equal, so " * (not self.informative) + "every A is 0 and nothing conflicts"
 
     @property
     def reward_mean(self) -> float:

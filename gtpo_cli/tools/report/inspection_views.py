@@ -15,7 +15,7 @@ from rich.text import Text
 
 from gtpo_cli.entropy_filter import LN_2, filter_is_on
 from gtpo_cli.errors import EvaluationError
-from gtpo_cli.recipe.schema import ObjectiveRecipe
+from gtpo_cli.recipe.schema import AdvantagesRecipe, LossRecipe, ObjectiveRecipe, TokenWeightsRecipe
 from gtpo_cli.rewards.extract import NO_ANSWER
 from gtpo_cli.runs.files import own_folder, write_aside, writing
 from gtpo_cli.terminal.console import print_line, print_table
@@ -49,7 +49,7 @@ def _taught(differ: int, step: InspectedStep) -> str:
     if not differ:
         return "Within each problem all rewards were equal, so no answer was preferred to another."
     if differ == len(step.groups):
-        return "Within each problem the rewards differed, so each taught something."
+        return "Within each problem the rewards differed."
     number = step.choose(None)[0].number
     return f"Rewards differed in {differ} of the problems, most in problem {number}; the others preferred no answer."
 
@@ -59,6 +59,8 @@ def rules(step: InspectedStep) -> list[str]:
     objective, initial = step.objective, step.run.initial_entropy()
     weights, entropy_filter = objective.token_weights, objective.filter
     lines = [f"objective {objective.name}"]
+    lines += [f"A of the rule {_with_config(objective.advantages)}"] * (objective.advantages.rule != "group")
+    lines += [f"loss of the rule {_with_config(objective.loss)}"] * (objective.loss.rule != "token")
     if weights.rule == "none":
         lines.append("no rule for token weights: lambda is 1 everywhere")
     elif weights.rule == "conflict":
@@ -68,10 +70,7 @@ def rules(step: InspectedStep) -> list[str]:
             f"({objective.conflict.alignment} alignment); 1 elsewhere{CONTROLS[weights.control]}"
         )
     else:
-        config = f" with {', '.join(f'{name} {value}' for name, value in weights.config.items())}" * bool(
-            weights.config
-        )
-        lines.append(f"lambda of the rule {weights.rule}{config}{CONTROLS[weights.control]}")
+        lines.append(f"lambda of the rule {_with_config(weights)}{CONTROLS[weights.control]}")
     if initial is not None:
         state = "on" if filter_is_on(initial, entropy_filter.enabled) else "off"
         lines.append(
@@ -80,6 +79,11 @@ def rules(step: InspectedStep) -> list[str]:
         )
     lines.append(f"c = delta (A - gamma <H>) lambda multiplied a token's ratio, gamma = {objective.entropy_coef:g}")
     return lines
+
+
+def _with_config(rule: AdvantagesRecipe | TokenWeightsRecipe | LossRecipe) -> str:
+    config = ", ".join(f"{name} {value}" for name, value in rule.config.items())
+    return f"{rule.rule} with {config}" if config else str(rule.rule)
 
 
 def headline(completion: StoredCompletion, *same: StoredCompletion) -> str:
@@ -154,8 +158,8 @@ def print_step(console: Console, step: InspectedStep, groups: Sequence[Inspected
         print_line(console, line)
     console.print(
         Text.assemble(
-            (" lambda < 1 ", LESS), " (punished less) ", (" lambda > 1 ", MORE),
-            " (rewarded more)   marks: f forward span, b backward span, x both",
+            (" lambda < 1 ", LESS), " (pulls less) ", (" lambda > 1 ", MORE),
+            " (pulls more)   marks: f forward span, b backward span, x both",
         )
     )  # fmt: skip
     for group in groups:
@@ -167,8 +171,8 @@ def _print_group(console: Console, group: InspectedGroup) -> None:
     print_line(console, f"problem {group.number}, {group.first.problem}: {group.first.question}", style="bold")
     rewards = f"reward {group.reward_mean:z.2f} on average, standard deviation {group.reward_std:.2f}"
     print_line(console, f"gold {group.first.gold}; {rewards}")
-    if not group.informative:
-        print_line(console, "all rewards are equal, so every A is 0 and nothing conflicts")
+    if group.remark:
+        print_line(console, group.remark)
     for completion, *same in group.folded():
         console.print()
         print_line(console, headline(completion, *same).replace("\n", f"\n{_INDENT}"))

@@ -41,9 +41,10 @@ class Estimates:
     `stopped`: the keys of finished runs that stopped themselves before their last step.
     """
 
+    baseline: str
     values: dict[str, dict[str, float]]
     cells: tuple[Cell, ...]
-    stopped: tuple[str, ...] = ()
+    stopped: tuple[str, ...]
 
 
 def estimate(sweep: Sweep) -> Estimates:
@@ -56,7 +57,7 @@ def estimate(sweep: Sweep) -> Estimates:
     for figure in sweep.figures:
         own = [_cell(sweep, values, variant, figure) for variant in sweep.file.variants]
         cells += _corrected([cell for cell in own if cell is not None])
-    return Estimates(values, tuple(cells), tuple(run.key for run in done if end_of(run).stopped))
+    return Estimates(sweep.baseline, values, tuple(cells), tuple(run.key for run in done if end_of(run).stopped))
 
 
 def _corrected(cells: Sequence[Cell]) -> list[Cell]:
@@ -85,7 +86,9 @@ def _cell(sweep: Sweep, values: Mapping[str, Metrics], variant: str, figure: str
 # -- output -----------------------------------------------------------------------------------------------------------
 
 
-COLUMNS = ("figure", "variant", "seeds", "mean (95 % interval)", "difference (95 % interval)", "p", "p corrected")
+def columns(estimates: Estimates) -> tuple[str, ...]:
+    difference = f"difference to {estimates.baseline} (95 % interval)"
+    return ("figure", "variant", "seeds", "mean (95 % interval)", difference, "p", "p corrected")
 
 
 def table_rows(estimates: Estimates) -> list[tuple[str, ...]]:
@@ -101,7 +104,7 @@ def table_rows(estimates: Estimates) -> list[tuple[str, ...]]:
 def markdown(estimates: Estimates) -> str:
     """Return the table, and below it the runs that stopped themselves."""
     stopped = stopped_words(estimates)
-    return markdown_table(COLUMNS, table_rows(estimates)) + (f"\n{stopped}\n" if stopped else "")
+    return markdown_table(columns(estimates), table_rows(estimates)) + (f"\n{stopped}\n" if stopped else "")
 
 
 def stopped_words(estimates: Estimates) -> str:

@@ -23,6 +23,7 @@ from gtpo_cli.tools.report.inspection_views import (
     headline,
     print_step,
     render,
+    rules,
     summary,
     token_lines,
     visible,
@@ -173,6 +174,24 @@ def test_it_begins_in_words_with_the_problem_whose_rewards_differ_most(position:
     assert summary(equal).endswith(" no answer was preferred to another.")
     assert summary(replace(step, groups=[groups[0]])).startswith(f"In step 1 of {step.run.path}, 1 of 4 answers to")
     assert "1 problem was right. Within each problem the rewards differed" in summary(replace(step, groups=[groups[0]]))
+
+
+def test_what_a_group_taught_follows_its_advantages(position: InspectedStep) -> None:
+    first = position.groups[0].first
+
+    def remark(*pairs: tuple[float, float]) -> str:
+        return InspectedGroup(1, [replace(first, reward=reward, advantage=A) for reward, A in pairs]).remark
+
+    assert remark((5, 0), (5, 0)) == "all rewards are equal, so every A is 0 and nothing conflicts"
+    assert remark((5, 0), (9, 0)) == "every A is 0 and nothing conflicts"  # two right answers, with positive: 0
+    assert remark((5, -1), (5, -1)) == ""  # two wrong ones, without a baseline
+
+
+def test_rules_that_are_not_grpos_are_named(position: InspectedStep) -> None:
+    changes = ["objective.advantages={rule: quantile, config: {k: 0.5}}", "objective.loss.rule=sequence"]
+    objective = load_recipe("tiny_arithmetic", changes).objective
+    lines = rules(replace(position, objective=objective))
+    assert lines[:3] == ["objective gtpo", "A of the rule quantile with k 0.5", "loss of the rule sequence"]
 
 
 def test_identical_completions_are_shown_once_with_their_number(position: InspectedStep) -> None:

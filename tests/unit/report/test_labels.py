@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from gtpo_cli.pages.run_charts import CURVES
+from gtpo_cli.pages.run_charts import CURVES, style
 from gtpo_cli.terminal.display import _CELLS, _ROWS
 from gtpo_cli.tools.report.tables import SCORES, score_words
 from gtpo_cli.tools.sweep.figures import default_figures
@@ -28,3 +28,7 @@ def test_each_figure_has_a_label_of_its_own() -> None:
     twice = {where: [label for label, count in Counter(found).items() if count > 1] for where, found in labels.items()}
     assert twice == {where: [] for where in labels}
     assert {"length", "length penalty"} <= set(labels["summary"]) & set(labels["scores"])
+
+
+def test_no_two_of_24_curves_look_alike() -> None:
+    assert len({style(index) for index in range(24)}) == 24

@@ -168,6 +168,7 @@ def test_means_differences_and_p_values_by_hand(tmp_path: Path) -> None:
     assert cells["collapsed", "grpo"].mean.estimate == pytest.approx(2 / 3)
     assert cells["collapsed", "grpo"].p_value == 0.5
     text = markdown(estimate(sweep))
+    assert "| difference to gtpo (95 % interval) |" in text
     assert "| accuracy | grpo | 3 | 0.567 (0.423 to 0.710) | -0.233 (-0.613 to +0.146) | 0.250 | 0.250 |" in text
 
 
