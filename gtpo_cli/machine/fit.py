@@ -3,8 +3,8 @@
 The time is estimated within a factor of two. One pass through the model computes one token of every sequence in flight.
 On a GPU it takes as long as reading the weights and the cache, or multiplying if that is longer, plus the launch of
 each block's kernels. A generation ends with its longest completion. Training multiplies each token by each weight in
-every pass, and reads the weights at least once a pass. The shares are those of the one measured run (MEASURED;
-docs/benchmarks.md). Not included: attention's arithmetic, slow rewards, evaluation, checkpoints, loading, compilation.
+every pass, and reads the weights at least once a pass. The shares are those of the one measured run, on an H100
+(docs/benchmarks.md). Not included: attention's arithmetic, slow rewards, evaluation, checkpoints, loading, compilation.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ from gtpo_cli.recipe.data import DEFAULT_SPLIT
 from gtpo_cli.recipe.schema import ModelRecipe
 from gtpo_cli.types import Problem
 
-# An H100: 8 completions of 1,500 tokens by LLaMA-3.1-8B in 4 bits, 25.7 s of sampling and 1.8 s of training a step
-MEASURED = 27.5
-READ, MULTIPLY = 0.7, 0.33  # reached shares of the data sheet's bandwidth and arithmetic
+# Shares of the data sheet's bandwidth and arithmetic that the measured run reached: 8 completions of 1,500 tokens by
+# LLaMA-3.1-8B in 4 bits on an H100, 25.7 s of sampling and 1.8 s of training a step
+READ, MULTIPLY = 0.7, 0.33
 LAUNCH = {True: 75e-6, False: 1e-3}  # seconds of a block's kernels, in vLLM's CUDA graphs and without
 LONGEST = 2.0  # longest completion of a generation over the mean one
 OFF = math.sqrt(2)  # factor by which a run may be faster or slower

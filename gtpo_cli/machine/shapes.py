@@ -54,10 +54,12 @@ class ModelShape:
     counts: Counts | None = None
 
     @property
-    def linear_layers(self) -> dict[str, tuple[int, int]]:
-        """(inputs, outputs) of the linear layers of one block that is LLaMA-like."""
+    def linear(self) -> Mapping[str, Linear]:
+        """The linear layers by name: those of the counted model, or of blocks like LLaMA's."""
+        if self.counts is not None:
+            return self.counts.linear
         queries, keys = self.heads * self.head_dim, self.kv_heads * self.head_dim
-        return {
+        inputs_outputs = {
             "q_proj": (self.hidden, queries),
             "k_proj": (self.hidden, keys),
             "v_proj": (self.hidden, keys),
@@ -66,15 +68,9 @@ class ModelShape:
             "up_proj": (self.hidden, self.intermediate),
             "down_proj": (self.intermediate, self.hidden),
         }
-
-    @property
-    def linear(self) -> Mapping[str, Linear]:
-        """The linear layers by name."""
-        if self.counts is not None:
-            return self.counts.linear
         return {
             name: Linear(self.layers * inputs * outputs, self.layers * (inputs + outputs), inputs * outputs)
-            for name, (inputs, outputs) in self.linear_layers.items()
+            for name, (inputs, outputs) in inputs_outputs.items()
         }
 
     @property

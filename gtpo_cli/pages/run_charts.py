@@ -28,8 +28,6 @@ from gtpo_cli.text import file_name, one_line
 from gtpo_cli.tracking import find_metric, reward_words
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from markupsafe import Markup
 
 

@@ -45,14 +45,13 @@ class TransformersSampler:
         self,
         policy: TransformersPolicy,
         *,
-        max_rows: int = _MAX_ROWS,
         warn: Callable[[str], None] | None = None,
         decoder: OpenDecoder = open_decoder,
     ) -> None:
-        """`max_rows` limits the completions sampled at once; `warn` is called if memory allows fewer."""
+        """`warn` is called if memory allows fewer completions at once than _MAX_ROWS."""
         self._policy, self._open_decoder = policy, decoder
         self._budget = Budget(
-            max_rows,
+            _MAX_ROWS,
             words="in sampling",
             failure=GenerationError(
                 "out of memory while sampling a single completion: lower rollout.max_completion_tokens, or turn on "
@@ -261,9 +260,7 @@ def chooser(params: SamplingParams) -> Choose:
     greedy, temperature = params.temperature == 0.0, params.temperature or 1.0
     from transformers import TopPLogitsWarper
 
-    warpers: list[Any] = []
-    if params.top_p < 1.0:
-        warpers.append(TopPLogitsWarper(params.top_p))
+    warp: Any = TopPLogitsWarper(params.top_p) if params.top_p < 1.0 else None
 
     def choose(logits: Tensor, uniform_R: Tensor) -> tuple[Tensor, Tensor]:
         logp = torch.log_softmax(logits if temperature == 1.0 else logits / temperature, dim=-1)
@@ -272,9 +269,7 @@ def chooser(params: SamplingParams) -> Choose:
         if greedy:
             best = logp.max(dim=-1)
             return best.indices, best.values
-        scores = logp
-        for warp in warpers:
-            scores = warp(None, scores)
+        scores = logp if warp is None else warp(None, logp)
         token = draw(scores.exp(), uniform_R)
         return token, logp.gather(1, token[:, None])[:, 0]
 

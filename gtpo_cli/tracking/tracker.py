@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
 import rich.console
 
@@ -25,10 +25,6 @@ from gtpo_cli.terminal.signals import say_at_once
 from gtpo_cli.text import describe, markdown_table, markdown_text
 from gtpo_cli.tracking.jsonl import JsonlTracker
 from gtpo_cli.tracking.metrics import find_metric
-
-if TYPE_CHECKING:
-    from gtpo_cli.terminal.display import ConsoleTracker
-
 
 T = TypeVar("T", bound="Tracker")
 

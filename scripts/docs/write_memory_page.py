@@ -24,6 +24,7 @@ from gtpo_cli.machine.open_keys import close, for_measuring, machine_with
 from gtpo_cli.machine.shapes import PUBLISHED, PUBLISHED_PROMPTS, ModelShape
 from gtpo_cli.policy.engines import LIBRARIES, choose_engines
 from gtpo_cli.recipe import Recipe, load_recipe, shipped_recipes
+from gtpo_cli.text import markdown_table
 
 PAGE = ROOT / "docs" / "memory.md"
 BENCHMARKS = ROOT / "docs" / "benchmarks.md"
@@ -43,14 +44,9 @@ def tables() -> str:
     """A row for each recipe: parts of the training half at the recipe's own micro-batch, then what each size holds."""
     names = ["weights", "adapter, gradients, optimiser", "engine asleep, adapter for it", "kept", "work"]
     sizes = [f"{size} GiB" for size in SIZES]
-    training = _table(["recipe", "longest row", *names, *sizes], [_memory_row(name) for name in PAPER])
+    training = markdown_table(["recipe", "longest row", *names, *sizes], [_memory_row(name) for name in PAPER])
     head = ["recipe", *(f"`gtpo eval`, {size}" for size in sizes), "`gtpo export`", "main memory"]
-    return f"{training}\n{_table(head, [_measuring_row(name) for name in PAPER])}"
-
-
-def _table(head: list[str], rows: list[list[str]]) -> str:
-    first, *others = (f"| {' | '.join(row)} |" for row in (head, *rows))
-    return "\n".join([first, "|---" * len(head) + "|", *others]) + "\n"
+    return f"{training}\n{markdown_table(head, [_measuring_row(name) for name in PAPER])}"
 
 
 def _recipe(name: str, size: float | None = None) -> tuple[Recipe, ModelShape, Engines, int]:
@@ -144,7 +140,7 @@ def with_best_share(name: str, values: dict[str, Any], card: Card, mean: int | N
     return None if memory is None else hours_of(name, tried, memory, [card], engines, mean)
 
 
-def card_table() -> str:
+def cardmarkdown_table() -> str:
     """Hours of the paper's run on LLaMA-3.1-8B and GSM8K by card, base and steps a generation."""
     rows = []
     for card in (card for card in CARDS if card.short in SHOWN):
@@ -161,7 +157,7 @@ def card_table() -> str:
         rows.append(row)
     head = [f"K {steps}, {base}" for steps in (1, 8) for base in SETTINGS]
     rows.sort(key=lambda row: -float(row[1].partition("-")[0]))
-    return _table(["estimated hours", *head], rows)
+    return markdown_table(["estimated hours", *head], rows)
 
 
 def needs(name: str) -> str:
@@ -186,7 +182,7 @@ def recipe_texts() -> dict[Path, str]:
 
 def main() -> int:
     check = parser(__doc__).parse_args().check
-    pages = {PAGE: below(START, PAGE, tables()), BENCHMARKS: between(*MARKS, BENCHMARKS, card_table())}
+    pages = {PAGE: below(START, PAGE, tables()), BENCHMARKS: between(*MARKS, BENCHMARKS, cardmarkdown_table())}
     return write(pages | recipe_texts(), check=check)
 
 

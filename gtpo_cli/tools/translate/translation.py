@@ -68,10 +68,6 @@ class NoCounterpartError(Exception):
     """The reason why a value has no counterpart."""
 
 
-def plain(value: Any) -> Any:
-    return value
-
-
 def _choice(known: Mapping[Any, Any]) -> Callable[[Any], Any]:
     def read(value: Any) -> Any:
         if not isinstance(value, (str, bool)) or value not in known:
@@ -228,7 +224,7 @@ def _one(setting: Setting, tool: str, made: Translation) -> None:
             made.lacking.append(f"{setting}: {_shown(value)}: {key}")
     else:
         try:
-            read = VALUES.get(key.key, plain)(value)
+            read = VALUES[key.key](value) if key.key in VALUES else value
             if read is not None:
                 origin = f"{tool}'s default" if setting.line == -1 else "; ".join(filter(None, (word, key.note)))
                 if said := made.origins.get(key.key):
