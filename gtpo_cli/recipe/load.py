@@ -47,10 +47,8 @@ def _extended(document: dict[str, Any], path: Path) -> dict[str, Any]:
         return document
     if not isinstance(named, str) or not named:
         raise RecipeError(f"{path}: extends: expected the name of a recipe, got {shown(named)}")
-    beside = path.parent / named
     try:
-        base = next((file for file in (beside, Path(f"{beside}.yaml")) if _is_file(file)), None)
-        base = find_recipe(named) if base is None else base
+        base = find_recipe(named, beside=path.parent)
     except RecipeError as error:
         raise RecipeError(f"{path}: extends: {error}") from error
     if base.resolve() == path.resolve():
@@ -146,20 +144,31 @@ def _shipped(pattern: str) -> dict[str, Path]:
     return {}
 
 
-def find_recipe(name_or_path: str | Path) -> Path:
-    """Find a file as given or with `.yaml` added, or a shipped recipe of that name. Raises RecipeError."""
-    given = str(name_or_path)
-    for candidate in (Path(given), Path(given + ".yaml")):
-        if _is_file(candidate):
-            return candidate
-    shipped = shipped_recipes()
+def find_recipe(name_or_path: str | Path, *, beside: Path | None = None) -> Path:
+    """Find a file as given or with `.yaml` added, or a shipped recipe of that name. Raises RecipeError.
+
+    `beside`: a folder to look in first.
+    """
+    return _find(str(name_or_path), shipped_recipes(), "recipe", "gtpo recipes list shows the shipped ones", beside)
+
+
+def find_sweep(name_or_path: str) -> Path:
+    """Find a file as given or with `.yaml` added, or a shipped sweep of that name. Raises RecipeError."""
+    return _find(name_or_path, shipped_sweeps(), "sweep", "gtpo sweep lists the shipped ones")
+
+
+def _find(given: str, shipped: Mapping[str, Path], what: str, otherwise: str, beside: Path | None = None) -> Path:
+    for place in (*([] if beside is None else [beside / given]), Path(given)):
+        for candidate in (place, Path(f"{place}.yaml")):
+            if _is_file(candidate):
+                return candidate
     name = given.removesuffix(".yaml")
     if name in shipped:
         return shipped[name]
     if Path(given).is_dir():
-        raise RecipeError(f"{given}: is a folder; name the recipe's file, or a shipped recipe (gtpo recipes list)")
-    hint = did_you_mean(name, shipped, "gtpo recipes list shows the shipped ones")
-    raise RecipeError(f"{_printable(given)}: no such file and no shipped recipe of that name; {hint}")
+        raise RecipeError(f"{given}: is a folder; name the {what}'s file, or a shipped {what} ({otherwise})")
+    hint = did_you_mean(name, shipped, otherwise)
+    raise RecipeError(f"{_printable(given)}: no such file and no shipped {what} of that name; {hint}")
 
 
 def _is_file(path: Path) -> bool:

@@ -13,7 +13,7 @@ import yaml
 from pydantic import BeforeValidator, Field, StringConstraints, ValidationError, model_validator
 
 from gtpo_cli.errors import RecipeError
-from gtpo_cli.recipe import Recipe, describe_problems, find_recipe, load_recipe, read_mapping, shipped_sweeps
+from gtpo_cli.recipe import Recipe, describe_problems, find_recipe, find_sweep, load_recipe, read_mapping
 from gtpo_cli.recipe.section import Section, flatten, recipe_differences
 from gtpo_cli.runs.folder import RunFolder
 from gtpo_cli.tools.sweep.figures import Figure, default_figures, parse_figure, values_of
@@ -204,8 +204,7 @@ def load_sweep(
     _check_own_keys(path, file, overrides, _OWN_KEYS | ({file.tune.key: "leave it out"} if file.tune else {}))
     if only is not None:
         file = _keep(file, only)
-    siblings = [path.parent / name for name in (file.recipe, f"{file.recipe}.yaml")] if recipe is None else []
-    base = next((found for found in siblings if found.is_file()), None) or find_recipe(recipe or file.recipe)
+    base = find_recipe(file.recipe, beside=path.parent) if recipe is None else find_recipe(recipe)
     name = path.stem if recipe is None else f"{path.stem}-{base.stem}"
     shared = (*as_overrides(file.set), *overrides)
     if recipe is not None or overrides:
@@ -315,15 +314,3 @@ def as_overrides(changes: dict[str, Any]) -> list[str]:
         return text.removesuffix("...\n").strip()
 
     return [f"{key}={written(value)}" for key, value in changes.items()]
-
-
-def find_sweep(name_or_path: str) -> Path:
-    """Find a file, with or without `.yaml`, or a shipped sweep. Raises RecipeError."""
-    for candidate in (Path(name_or_path), Path(name_or_path + ".yaml")):
-        if candidate.is_file():
-            return candidate
-    shipped = shipped_sweeps()
-    name = name_or_path.removesuffix(".yaml")
-    if name in shipped:
-        return shipped[name]
-    raise RecipeError(f"{name_or_path}: no such file and no shipped sweep; choose from {', '.join(shipped)}")

@@ -126,6 +126,15 @@ def test_what_is_wrong_in_a_file_is_named(tmp_path: Path, changes: dict[str, Any
     assert words in str(caught.value)
 
 
+def test_a_mistyped_name_is_guessed(tmp_path: Path) -> None:
+    with pytest.raises(
+        RecipeError, match=r"fig5a_k: no such file and no shipped sweep of that name; did you mean fig5a"
+    ):
+        load_sweep("fig5a_k")
+    with pytest.raises(RecipeError, match=r"is a folder; name the sweep's file, or a shipped sweep \(gtpo sweep lists"):
+        load_sweep(str(tmp_path))
+
+
 # -- figures ----------------------------------------------------------------------------------------------------------
 
 
