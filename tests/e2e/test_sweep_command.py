@@ -72,10 +72,10 @@ def test_a_killed_sweep_goes_on_where_it_was_and_what_is_done_is_not_run_again(g
                 check_widths(page, folder / "report.html")
                 check_curves(page, folder / "report.html")
     assert "0 of 4 runs to do" in gtpo("sweep", "trial.yaml", "--dry-run").stdout
-    named = "figures: {accuracy: last train/accuracy_rate, tested: last eval/arithmetic/accuracy_rate}\n"
+    named = "figures: {accuracy: last train/accuracy_rate, distance: last policy/kl}\n"
     (tmp_path / "trial.yaml").write_text(FILE + named)
     shown = gtpo("sweep", "trial.yaml").stdout
-    assert "tested is not in the table: no run has logged the metric of 'last eval/arithmetic/accuracy_rate'" in shown
+    assert "distance is not in the table: no run has logged the metric of 'last policy/kl'" in shown
     assert "accuracy is not" not in shown
 
 
