@@ -60,8 +60,8 @@ def best_of_k(scores: Sequence[float], k: int) -> float:
     Range: that of the scores. Raises ValueError for k < 1 or n < k.
     """
     _check_k(k, len(scores))
-    ways = math.fsum(score * math.comb(place, k - 1) for place, score in enumerate(sorted(scores)))
-    return ways / math.comb(len(scores), k)
+    subsets = math.comb(len(scores), k)
+    return math.fsum(score * (math.comb(place, k - 1) / subsets) for place, score in enumerate(sorted(scores)))
 
 
 def first_k_pass(correct_in_order: Sequence[bool], k: int) -> bool:

@@ -311,7 +311,10 @@ class OutOfRange:
 
 def _cell(scalar: Any) -> Any:
     try:
-        return scalar.as_py()
+        value = scalar.as_py()
+        if isinstance(value, float) and scalar.type.bit_width < 64:
+            return float(str(scalar.type.to_pandas_dtype()(value)))  # 0.1 in 32 bits, not 0.10000000149
+        return value
     except UnicodeDecodeError:
         raise
     except (ValueError, OverflowError) as error:

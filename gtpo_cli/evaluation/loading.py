@@ -52,10 +52,10 @@ class Subject:
     def weights(self) -> str:
         """A digest (sixteen hexadecimal digits) of the files that decide the answers.
 
-        Of a checkpoint of the run that is its manifest, of a model on the hub its commit. It is "" for a built-in
-        model. A copy of the files has the same digest. Raises ModelError.
+        Of a checkpoint of the run with all weights that is its manifest, of a model on the hub its commit. It is "" for
+        a built-in model. A copy of the files has the same digest. Raises ModelError.
         """
-        if self.kept and self.checkpoint is not None:
+        if self.kept and self.checkpoint is not None and self.adapter is None:
             manifest = self.checkpoint.manifest
             return _digest(manifest)[:16] if manifest.is_file() else ""
         path = Path(self.job.model.path)

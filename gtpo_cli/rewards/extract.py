@@ -184,5 +184,8 @@ def format_reward(text: str, *, mode: FormatMode = "strict", tags: Tags = PAPER_
 
 
 def _behind_reasoning(text: str, tags: Tags) -> str:
-    """Return the text behind the last closing tag of the reasoning; all of it without one."""
-    return text if tags.reasoning is None else text.rpartition(tag_pair(tags.reasoning)[1])[2]
+    """Return the text behind the last closing tag of the reasoning: nothing if it is open, all if it never began."""
+    if tags.reasoning is None:
+        return text
+    opening, closing = tag_pair(tags.reasoning)
+    return "" if opening in text and closing not in text else text.rpartition(closing)[2]

@@ -91,11 +91,14 @@ def not_measured(name: str, recipe: Recipe) -> str | None:
     if name.startswith("eval/"):
         if recipe.training.eval_every is None:
             return f"{name} is only measured with training.eval_every"
-        tested = [*recipe.evaluation.benchmarks, *recipe.data.mixture]
+        benchmarks = recipe.evaluation.benchmarks
+        tested = [*benchmarks, *(source.name for source in recipe.data.sources if "mixture" in benchmarks)]
         if name != "eval/time" and name.removeprefix("eval/").rpartition("/")[0] not in tested:
             return f"{name} is not measured; evaluation.benchmarks has only {', '.join(tested)}"
+    if recipe.objective.name == "sft" and name.startswith(("train/", "rewards/")):
+        return f"{name} is not measured: SFT imitates and samples nothing; choose optim/loss or eval/..."
     if name.startswith("rewards/") and name not in METRICS:
-        rewards = [*(plugin.name for plugin in recipe.rewards.plugins), "length"]
+        rewards = [plugin.name for plugin in recipe.rewards.plugins] + ["length"] * (recipe.rewards.length.weight > 0)
         if name not in (f"rewards/{reward}_mean" for reward in rewards):
-            return f"{name} is not measured; the recipe has only the rewards {', '.join(rewards)}"
+            return f"{name} is not measured; the recipe has the further rewards {', '.join(rewards) or 'none'}"
     return None

@@ -57,6 +57,7 @@ def test_pass_at_k_refuses_what_has_no_answer(arguments: tuple[int, int, int], w
 def test_best_of_k_by_hand() -> None:
     assert best_of_k([0.0, 1.0, 0.5], 2) == pytest.approx(2.5 / 3)  # pairs: 1, 0.5, 1
     assert best_of_k([0.25, 0.75], 1) == 0.5
+    assert best_of_k([0.5] * 2048, 1024) == pytest.approx(0.5)  # C(2048, 1024) is beyond any float
     assert best_of_k([0.25, 0.75], 2) == 0.75
     with pytest.raises(ValueError, match="k = 3 needs at least 3"):
         best_of_k([0.25, 0.75], 3)

@@ -30,7 +30,7 @@ _PLACES = {
     "hashes": "behind `####`",
     "last_line": "behind `Answer:` or in the last line",
 }
-_SCORES = ("accuracy", "pass@", "maj@", "strict_format_rate", "truncated_share", "mean_length")
+_SCORES = ("accuracy", "strict_format_rate", "truncated_share", "mean_length")
 
 
 def model_card(
@@ -59,7 +59,8 @@ def model_card(
         changes=changes(
             [row for row in metrics if row["step"] <= exported.step], completions=recipe.completions_per_step
         ),
-        evaluations=list(_evaluations(run, exported.step)), shown_scores=_SCORES,
+        evaluations=list(_evaluations(run, exported.step)),
+        is_shown=lambda name: name in _SCORES or name.startswith(("pass@", "maj@")),
         place=_PLACES[recipe.rewards.answer].format(
             tags=" and ".join(f"`{tag}`" for tag in tag_texts(recipe.rewards.tags) if not tag.startswith("</"))
         ),

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from gtpo_cli.data.benchmarks import open_source
@@ -101,3 +103,12 @@ def test_what_cannot_be_opened_says_what_is_there(tmp_path: Path) -> None:
     (tmp_path / "quote.csv").write_text('"question,answer\n')
     with pytest.raises(DataError, match="the header is not CSV"):
         open_table(tmp_path / "quote.csv")
+
+
+def test_a_number_of_32_bits_is_the_decimal_that_it_stands_for(tmp_path: Path) -> None:
+    column = pa.array([0.1, 0.7, None, 3.0], pa.float32())
+    pq.write_table(pa.table({"narrow": column, "half": column.cast(pa.float16())}), tmp_path / "numbers.parquet")
+    rows = [row for _, row in open_table(tmp_path / "numbers.parquet").rows]
+    expected = [0.1, 0.7, None, 3.0]
+    assert [row["narrow"] for row in rows] == expected
+    assert [row["half"] for row in rows] == expected

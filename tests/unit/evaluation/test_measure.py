@@ -297,10 +297,30 @@ def test_a_model_on_the_hub_is_known_by_its_commit(tmp_path: Path, monkeypatch: 
 def test_a_checkpoint_of_a_run_is_known_by_its_manifest(tmp_path: Path) -> None:
     checkpoint = Checkpoint(3, tmp_path)
     subject = replace(subject_of(RECIPE), checkpoint=checkpoint, kept=True)
+    checkpoint.model.mkdir(exist_ok=True)
+    (checkpoint.model / "config.json").write_text("{}")  # it holds all weights
     checkpoint.manifest.write_text("one")
     first = subject.weights
     checkpoint.manifest.write_text("two")
     assert len(first) == 16
+    assert replace(subject).weights not in ("", first)
+
+
+def test_an_adapter_of_a_run_is_known_with_its_base(tmp_path: Path) -> None:
+    base, folder = subject_of(RECIPE), tmp_path / "base"
+    folder.mkdir()
+    (folder / "model.safetensors").write_text("weights 1")
+    checkpoint = Checkpoint(3, tmp_path)
+    checkpoint.model.mkdir(exist_ok=True)
+    (checkpoint.model / "adapter_model.safetensors").write_text("adapter")
+    job = replace(
+        base.job,
+        recipe=RECIPE.with_values({"model.name": str(folder)}),
+        model=replace(base.job.model, path=str(folder)),
+    )
+    subject = replace(base, job=job, checkpoint=checkpoint, kept=True)
+    first = subject.weights
+    (folder / "model.safetensors").write_text("weights 2")
     assert replace(subject).weights not in ("", first)
 
 

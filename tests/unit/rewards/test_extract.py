@@ -1,6 +1,7 @@
 """Tags in completions: hand tables for the two modes, and the patterns of the specification as oracles."""
 
 import re
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 
 from gtpo_cli.rewards import extract_answer, is_strict_format
 from gtpo_cli.rewards.extract import TAGS
+from gtpo_cli.types import Tags
 
 GOOD = "<reasoning>1+1</reasoning><answer> 2 </answer>"
 
@@ -47,6 +49,22 @@ def test_table(text: str, strict_format: bool, strict: str | None, presence: str
     assert is_strict_format(text) is strict_format
     assert extract_answer(text) == strict
     assert extract_answer(text, mode="presence") == presence
+
+
+@pytest.mark.parametrize(
+    ("place", "text", "answer"),
+    [
+        ("boxed", "<think>First try: \\boxed{42}. Wait, let me check", None),  # cut off while it thinks
+        ("last_line", "<think>so x is\n42", None),
+        ("hashes", "<think>#### 42", None),
+        ("boxed", "<think>\\boxed{41}</think> \\boxed{42}", "42"),
+        ("boxed", "\\boxed{41}</think> \\boxed{42}", "42"),  # the prompt began the thoughts
+        ("boxed", "no thoughts, \\boxed{42}", "42"),
+    ],
+)
+def test_nothing_is_an_answer_while_thoughts_are_open(place: Any, text: str, answer: str | None) -> None:
+    tags = Tags(reasoning="think", place=place)
+    assert extract_answer(text, mode="presence", tags=tags) == answer
 
 
 pieces = st.lists(st.sampled_from([*TAGS, "7", " ", "\n", "x"]), max_size=12).map("".join)

@@ -12,7 +12,7 @@ import pytest
 from gtpo_cli.errors import RecipeError
 from gtpo_cli.recipe import load_recipe
 from gtpo_cli.runs.checkpoints import CheckpointState
-from gtpo_cli.training.best import Best, check_keep_best
+from gtpo_cli.training.best import Best, check_keep_best, more_is_better
 from gtpo_cli.types import Completion, Problem
 
 NEW = CheckpointState(0, 0)
@@ -63,6 +63,31 @@ def test_a_punished_reward_does_not_keep_the_checkpoint_with_most_of_it() -> Non
         RecipeError, match=r"has a negative weight, so less of it is better.*; choose train/reward_mean"
     ):
         check_keep_best(punished)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (["objective.name=sft", "training.keep_best=train/accuracy_rate"], "SFT imitates and samples nothing; choose"),
+        (["training.keep_best=rewards/length_mean"], "the recipe has the further rewards none"),
+        (
+            ["training.eval_every=5", "data.benchmark=mixture", "data.mixture={arithmetic: 1, word_problems: 1}",
+             "evaluation.benchmarks=[word_problems]", "training.keep_best=eval/arithmetic/accuracy_rate"],
+            "is not measured; evaluation.benchmarks has only word_problems",
+        ),
+    ],
+)  # fmt: skip
+def test_a_metric_that_the_run_never_logs_keeps_nothing(changes: list[str], said: str) -> None:
+    with pytest.raises(RecipeError, match=said):
+        check_keep_best(load_recipe("tiny_arithmetic", changes))
+
+
+def test_the_part_of_a_mixture_can_choose() -> None:
+    changes = ["training.eval_every=5", "data.benchmark=mixture", "data.mixture={arithmetic: 1, word_problems: 1}"]
+    recipe = load_recipe("tiny_arithmetic", [*changes, "training.keep_best=eval/arithmetic/accuracy_rate"])
+    assert recipe.evaluation.benchmarks == ("mixture",)
+    check_keep_best(recipe)
+    assert more_is_better("here", "eval/arithmetic/accuracy_rate", recipe)
 
 
 _calls = 0
