@@ -80,11 +80,14 @@ class Conditions:
     def differences(self, other: Conditions, *but: str) -> list[tuple[str, Any, Any]]:
         """List (condition, its two values) for all that differ from others', except those named in `but`.
 
-        Nor does it list own rewards, which change no score but their own, and how many entropies were measured, which
-        changes the accuracy of a score but not the score.
+        Nor does it list own rewards that only one of them has, since a reward changes no score but its own, and how
+        many entropies were measured, which changes the accuracy of a score but not the score.
         """
         one, two = ({**asdict(each), **each.settings} for each in (self, other))
-        silent = ("settings", "rewards.plugins", "entropy", *but)
+        own, others = (each.pop("rewards.plugins", None) or {} for each in (one, two))
+        for name in own.keys() & others.keys():
+            one[f"code of {name}"], two[f"code of {name}"] = own[name], others[name]
+        silent = ("settings", "entropy", *but)
         names = [name for name in dict.fromkeys((*one, *two)) if name not in silent]
         return [(name, one.get(name), two.get(name)) for name in names if one.get(name) != two.get(name)]
 
@@ -356,12 +359,13 @@ def _whole_lines(file: Path) -> int:
 
 
 def largest_evaluations(run: RunFolder) -> list[StoredEvaluation]:
-    """Return the finished evaluation to show for each benchmark and subject: the one with most problems, then with most
-    completions, then the newest. The untrained model comes first, then checkpoints by step. Raises like
-    `find_evaluations`."""
+    """Return the finished evaluation to show for each benchmark and subject: one of the test split, if there is one,
+    with most problems, then with most completions, then the newest. The untrained model comes first, then checkpoints
+    by step. Raises like `find_evaluations`."""
 
-    def size(evaluation: StoredEvaluation) -> tuple[int, int]:
-        return evaluation.conditions.problems, evaluation.conditions.samples
+    def size(evaluation: StoredEvaluation) -> tuple[bool, int, int]:
+        conditions = evaluation.conditions
+        return conditions.split == "test", conditions.problems, conditions.samples
 
     chosen: dict[tuple[str, str], StoredEvaluation] = {}
     for stored in find_evaluations(run):  # oldest first

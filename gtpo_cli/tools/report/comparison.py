@@ -222,13 +222,15 @@ def _unlike(before: StoredEvaluation, after: StoredEvaluation) -> list[tuple[str
 def _best_match(
     before: Sequence[StoredEvaluation], after: Sequence[StoredEvaluation]
 ) -> tuple[StoredEvaluation, StoredEvaluation]:
-    """Choose the best pair of evaluations: most problems that both asked, then most completions, then conditions alike,
-    then newest."""
+    """Choose the best pair of evaluations that share problems: on the test split, then most problems that both asked,
+    then most completions, then conditions alike, then newest."""
 
-    def worth(pair: tuple[int, int]) -> tuple[int, int, int, int]:
+    def worth(pair: tuple[int, int]) -> tuple[bool, bool, int, int, int, int]:
         one, other = before[pair[0]], after[pair[1]]
         asked, too = (set(zip(r.problem_ids, r.problem_digests, strict=True)) for r in (one.results(), other.results()))
         return (
+            bool(asked & too),
+            one.conditions.split == other.conditions.split == "test",
             len(asked & too),
             min(one.conditions.samples, other.conditions.samples),
             -len(_unlike(one, other)),

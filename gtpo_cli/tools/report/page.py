@@ -97,15 +97,16 @@ def render(runs: Sequence[RunRecord], charts: Sequence[Chart]) -> str:
 
 
 def _headlines(run: RunRecord) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield each benchmark with the accuracy of the untrained model, if evaluated, and of the newest checkpoint."""
-    for benchmark in dict.fromkeys(e.conditions.benchmark for e in run.evaluations):
+    """Yield each benchmark and split with the accuracy of the untrained model, if evaluated, and of the newest
+    checkpoint."""
+    for measured in dict.fromkeys((e.conditions.benchmark, e.conditions.split) for e in run.evaluations):
         scores = {
             e.conditions.subject: score_interval("accuracy", e.results.scores["accuracy"].interval, unit=False)
             for e in run.evaluations
-            if e.conditions.benchmark == benchmark
+            if (e.conditions.benchmark, e.conditions.split) == measured
         }
         newest = list(scores)[-1]
-        yield benchmark, {subject: shown for subject, shown in scores.items() if subject in (BASE, newest)}
+        yield " ".join(measured), {subject: shown for subject, shown in scores.items() if subject in (BASE, newest)}
 
 
 def _samples(run: RunRecord) -> Iterator[Sample]:
@@ -161,11 +162,12 @@ def _evaluated(run: RunRecord) -> Pair | None:
         known = {problem.question: problem for problem in earlier.stored.problems()}
         pairs = [(known[one.question], one) for one in later.stored.problems() if one.question in known]
         if pairs:
-            return _first_change(pairs, later.conditions.benchmark, later.conditions.subject)
+            measured = f"{later.conditions.benchmark} {later.conditions.split}"
+            return _first_change(pairs, measured, later.conditions.subject)
     return None
 
 
-def _first_change(pairs: Sequence[tuple[EvaluatedProblem, EvaluatedProblem]], benchmark: str, subject: str) -> Pair:
+def _first_change(pairs: Sequence[tuple[EvaluatedProblem, EvaluatedProblem]], measured: str, subject: str) -> Pair:
     """The first question of which one first completion is right and the other is not; without one, the first."""
     right = [tuple(one.completions[0].correct for one in pair) for pair in pairs]
     place = next((place for place, (was, now) in enumerate(right) if was != now), 0)
@@ -175,7 +177,7 @@ def _first_change(pairs: Sequence[tuple[EvaluatedProblem, EvaluatedProblem]], be
         for first in one.completions[:1]
     )
     note = (
-        f"{benchmark} test, first completions: of {counted(len(pairs), 'question')}, {right.count((False, True))} "
+        f"{measured}, first completions: of {counted(len(pairs), 'question')}, {right.count((False, True))} "
         f"became right and {right.count((True, False))} became wrong. This is the first"
     )
     return Pair(before, after, note + (" that changed." if before.right != after.right else "."))

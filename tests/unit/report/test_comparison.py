@@ -129,6 +129,23 @@ def test_evaluations_under_the_same_conditions_are_paired(scorer: Scorer, tmp_pa
     assert (found.before.path, found.after.path) == (warm.path, warm_too.path)
 
 
+def test_the_test_split_is_compared_even_if_more_training_problems_were_asked(scorer: Scorer, tmp_path: Path) -> None:
+    a, b = run_at(tmp_path / "a"), run_at(tmp_path / "b")
+    for run in (a, b):
+        store(run, scorer, BEFORE[:2])
+        store(run, scorer, BEFORE, split="train")
+    (found,) = compare(find_side(str(a.path)), find_side(str(b.path)))
+    assert {found.before.conditions.split, found.after.conditions.split} == {"test"}
+
+
+def test_a_reward_of_other_code_is_another_condition(scorer: Scorer, tmp_path: Path) -> None:
+    first, second = (
+        store(run_at(tmp_path / name), scorer, BEFORE, settings={"rewards.plugins": {"my:f": digest, **more}})
+        for name, digest, more in (("a", "aaaa", {}), ("b", "bbbb", {"my:g": "cccc"}))
+    )
+    assert first.conditions.differences(second.conditions) == [("code of my:f", "aaaa", "bbbb")]
+
+
 def test_a_folder_that_is_no_finished_evaluation_is_an_error(tmp_path: Path) -> None:
     run = run_at(tmp_path / "a")
     with pytest.raises(EvaluationError, match=r"step-1-n8-x: is not a finished evaluation of .*a$"):

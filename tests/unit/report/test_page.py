@@ -315,3 +315,18 @@ def test_reporting_imports_no_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_the_test_split_is_shown_even_if_more_training_problems_were_asked(tmp_path: Path, scorer: Scorer) -> None:
+    run = run_at(tmp_path / "run", ROWS)
+    store(run, scorer, ["100", "000"])
+    store(run, scorer, ["111"] * 3, split="train")
+    shown = re.sub(r"<[^>]+>|\s+", " ", render([read_run(run)], []))
+    assert re.search(r"arithmetic test +step-000010 16\.7 ", shown)
+    assert "arithmetic train" not in shown
+
+
+def test_another_split_is_called_by_its_name(tmp_path: Path, scorer: Scorer) -> None:
+    run = run_at(tmp_path / "run", ROWS)
+    store(run, scorer, ["111", "000"], split="train")
+    assert re.search(r"arithmetic train +step-000010 50\.0 ", re.sub(r"<[^>]+>|\s+", " ", render([read_run(run)], [])))
