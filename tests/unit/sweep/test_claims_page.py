@@ -164,3 +164,5 @@ def test_figures_in_the_words_of_the_page() -> None:
     assert f"between {min(best.values()):.1f} and {max(best.values()):.1f} %, GRPO at {best['grpo']:.1f} %" in text
     apart = max(abs(first - second) for rates in cells.values() for first, second in rates.values())
     assert f"lie up to {apart:.1f} points apart" in text
+    words = "No One Two Three Four Five Six Seven Eight".split()
+    assert f"{words[len(write_page.Runs().seeds)]} of eight seeds" in text

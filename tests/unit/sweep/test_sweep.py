@@ -108,7 +108,7 @@ def test_every_variant_is_the_recipe_with_its_overrides_and_a_seed(tmp_path: Pat
             {"figures": {"a": "last eval/gsm8k/accuracy_rate"}, "set": {"training.eval_every": 2}},
             "figures.a: eval/gsm8k/accuracy_rate is not measured; evaluation.benchmarks has only arithmetic",
         ),
-        ({"figures": {"a": "last rewards/brevity_mean"}}, "rewards/brevity_mean is not measured; the recipe has only"),
+        ({"figures": {"a": "last rewards/brevity_mean"}}, "rewards/brevity_mean is not measured; the recipe has the"),
         ({"variants": {"a": {}, "b": {"objective.name": "gtpo"}}}, "variants a and b are the same recipe; leave one"),
         ({"variant": {}}, "variant: unknown key; did you mean variants?"),
         ({"variants": {"a b": {}}}, "variants.a b"),
@@ -233,7 +233,8 @@ def test_a_value_loses_if_a_run_has_no_number_for_it(tmp_path: Path) -> None:
 
 def test_a_loss_is_better_the_less_it_is(tmp_path: Path) -> None:
     changes: dict[str, Any] = {
-        "tune": TUNE | {"by": "last optim/loss", "seeds": [8]}, "variants": {"sft": {"objective.name": "sft"}}
+        "tune": TUNE | {"by": "last optim/loss", "seeds": [8]}, "variants": {"sft": {"objective.name": "sft"}},
+        "figures": {},
     }  # fmt: skip
     sweep = sweep_of(tmp_path, **changes)
     for run, value in zip(sweep.choosing, (2.0, 0.5), strict=True):
