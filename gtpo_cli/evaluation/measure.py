@@ -18,6 +18,7 @@ from gtpo_cli.estimators import best_of_k, first_k_pass, majority_of_votes, mean
 from gtpo_cli.evaluation.loading import PolicyAndSampler, Subject
 from gtpo_cli.evaluation.probe import mean_entropies
 from gtpo_cli.evaluation.store import (
+    OWN_REWARD,
     Conditions,
     EvaluatedCompletion,
     EvaluatedProblem,
@@ -55,7 +56,8 @@ def find_evaluation(run: RunFolder, benchmark: Benchmark, subject: Subject) -> S
     names = [name for _, name in code_names(recipe.rewards)] + [CodeName(name) for name in sorted(tasks) if ":" in name]
     if tasks:
         settings["data.config"] = recipe.data.config
-    settings["rewards.plugins"] = {name: code_digest(name) for name in names}
+    settings.pop("rewards.plugins", None)
+    settings |= {f"{OWN_REWARD}{name}": code_digest(name) for name in names}
     conditions = Conditions(
         benchmark=benchmark.name,
         split=benchmark.split,

@@ -44,6 +44,8 @@ from gtpo_cli.runs.folder import RunFolder
 from gtpo_cli.text import file_name
 from gtpo_cli.types import FinishReason, Problem
 
+OWN_REWARD = "rewards.plugins."  # before the name of a reward of the user's own; the value is a digest of its code
+
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
@@ -84,10 +86,12 @@ class Conditions:
         many entropies were measured, which changes the accuracy of a score but not the score.
         """
         one, two = ({**asdict(each), **each.settings} for each in (self, other))
-        own, others = (each.pop("rewards.plugins", None) or {} for each in (one, two))
-        for name in own.keys() & others.keys():
-            one[f"code of {name}"], two[f"code of {name}"] = own[name], others[name]
-        silent = ("settings", "entropy", *but)
+        silent = {
+            "settings",
+            "entropy",
+            *but,
+            *(name for name in one.keys() ^ two.keys() if name.startswith(OWN_REWARD)),
+        }
         names = [name for name in dict.fromkeys((*one, *two)) if name not in silent]
         return [(name, one.get(name), two.get(name)) for name in names if one.get(name) != two.get(name)]
 

@@ -254,7 +254,7 @@ def test_other_rewards_and_another_grader_have_an_evaluation_of_their_own(
     assert len({each.path for each in found}) == 5
     without, before, after, *graded = (each.conditions for each in found)
     assert before.differences(without) == []
-    assert [name for name, *_ in before.differences(after)] == ["code of mine:good"]
+    assert [name for name, *_ in before.differences(after)] == ["rewards.plugins.mine:good"]
     assert [[name for name, *_ in after.differences(each)] for each in graded] == [["grader"], ["grader"]]
 
 

@@ -140,10 +140,10 @@ def test_the_test_split_is_compared_even_if_more_training_problems_were_asked(sc
 
 def test_a_reward_of_other_code_is_another_condition(scorer: Scorer, tmp_path: Path) -> None:
     first, second = (
-        store(run_at(tmp_path / name), scorer, BEFORE, settings={"rewards.plugins": {"my:f": digest, **more}})
-        for name, digest, more in (("a", "aaaa", {}), ("b", "bbbb", {"my:g": "cccc"}))
+        store(run_at(tmp_path / name), scorer, BEFORE, settings={"rewards.plugins.my:f": digest, **more})
+        for name, digest, more in (("a", "aaaa", {}), ("b", "bbbb", {"rewards.plugins.my:g": "cccc"}))
     )
-    assert first.conditions.differences(second.conditions) == [("code of my:f", "aaaa", "bbbb")]
+    assert first.conditions.differences(second.conditions) == [("rewards.plugins.my:f", "aaaa", "bbbb")]
 
 
 def test_a_folder_that_is_no_finished_evaluation_is_an_error(tmp_path: Path) -> None:
