@@ -312,7 +312,7 @@ class OutOfRange:
 def _cell(scalar: Any) -> Any:
     try:
         value = scalar.as_py()
-        if isinstance(value, float) and scalar.type.bit_width < 64:
+        if str(scalar.type) in ("float", "halffloat") and value is not None:
             return float(str(scalar.type.to_pandas_dtype()(value)))  # 0.1 in 32 bits, not 0.10000000149
         return value
     except UnicodeDecodeError:

@@ -44,7 +44,7 @@ from gtpo_cli.runs.folder import RunFolder
 from gtpo_cli.text import file_name
 from gtpo_cli.types import FinishReason, Problem
 
-OWN_REWARD = "rewards.plugins."  # before the name of a reward of the user's own; the value is a digest of its code
+OWN_REWARD = "rewards.plugins."  # before the name of a reward or task of the user's own; its value digests the code
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +86,8 @@ class Conditions:
         many entropies were measured, which changes the accuracy of a score but not the score.
         """
         one, two = ({**asdict(each), **each.settings} for each in (self, other))
-        silent = {
-            "settings",
-            "entropy",
-            *but,
-            *(name for name in one.keys() ^ two.keys() if name.startswith(OWN_REWARD)),
-        }
+        alone = (name for name in one.keys() ^ two.keys() if name.startswith(OWN_REWARD))
+        silent = {"settings", "entropy", *but, *alone}
         names = [name for name in dict.fromkeys((*one, *two)) if name not in silent]
         return [(name, one.get(name), two.get(name)) for name in names if one.get(name) != two.get(name)]
 

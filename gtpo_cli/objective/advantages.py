@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import torch
-from annotated_types import Ge, Gt, Le
+from pydantic import Field
 from torch import Tensor
 
 AdvantageScale = Literal["std", "none"]
 Baseline = Literal["mean", "leave_one_out"]
-NotNegative = Annotated[float, Ge(0)]
+NotNegative = Annotated[float, Field(ge=0)]
 EPS = 1e-4  # added to standard deviations; same unit as the rewards
 
 
@@ -48,7 +48,7 @@ def group(rewards: Rewards, *, scale: AdvantageScale = "std", baseline: Baseline
     return group_advantages(rewards.total_BG, scale=scale, baseline=baseline)
 
 
-def quantile(rewards: Rewards, *, k: Annotated[float, Gt(0), Le(1)] = 0.4) -> Tensor:
+def quantile(rewards: Rewards, *, k: Annotated[float, Field(gt=0, le=1)] = 0.4) -> Tensor:
     """Compare each completion with a quantile of its group (QAE, arXiv 2509.22611).
 
         A_i = (R_i - Q_k(R)) / (std(R) + 1e-4),   Q_k the smallest reward that a share k of the group does not exceed

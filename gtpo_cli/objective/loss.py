@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from typing import Annotated, Literal, NamedTuple
 
 import torch
-from annotated_types import Gt
+from pydantic import Field
 from torch import Tensor
 
 from gtpo_cli.errors import RecipeError
@@ -105,7 +105,7 @@ def geometric(ratio: Ratio) -> TokenObjective:
 
 
 def soft(
-    ratio: Ratio, *, positive: Annotated[float, Gt(0)] = 1.0, negative: Annotated[float, Gt(0)] = 1.05
+    ratio: Ratio, *, positive: Annotated[float, Field(gt=0)] = 1.0, negative: Annotated[float, Field(gt=0)] = 1.05
 ) -> TokenObjective:
     """4 / tau sigmoid(tau (r - 1)) c, tau = `positive` where c > 0, else `negative`: a gate instead of the clip.
 

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
 import torch
-from annotated_types import Gt, Le
+from pydantic import Field
 from torch import Tensor
 
 from gtpo_cli.objective.advantages import NotNegative
@@ -20,7 +20,7 @@ from gtpo_cli.objective.conflict import conflict_weights
 
 Needs = Literal["group", "row", "step"]
 Control = Literal["none", "even", "random"]
-Share = Annotated[float, Gt(0), Le(1)]
+Share = Annotated[float, Field(gt=0, le=1)]
 TokenRule = Callable[..., Tensor]  # (Tokens, **config) -> lambda
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -109,7 +109,9 @@ def clip_cov(tokens: Tokens, *, share: Share = 2e-4, low: float = 1.0, high: flo
 
 
 @needs("row")
-def entropy_advantage(tokens: Tokens, *, alpha: NotNegative = 0.4, kappa: Annotated[float, Gt(1)] = 2.0) -> Tensor:
+def entropy_advantage(
+    tokens: Tokens, *, alpha: NotNegative = 0.4, kappa: Annotated[float, Field(gt=1)] = 2.0
+) -> Tensor:
     """Raise the advantage of uncertain tokens (arXiv 2506.14758).
 
         lambda A = A + min(alpha H, |A| / kappa)

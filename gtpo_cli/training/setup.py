@@ -183,7 +183,7 @@ def find_rule(
         types = get_type_hints(rule, include_extras=True)
         for keyword, value in recipe.config.items():
             try:
-                TypeAdapter(types[keyword]).validate_python(value)
+                TypeAdapter(types[keyword]).validate_python(value, strict=True)
             except ValidationError as error:
                 said = error.errors()[0]["msg"]
                 said = f"{said[0].lower()}{said[1:]}, got {shown(value)}"

@@ -140,7 +140,7 @@ def with_best_share(name: str, values: dict[str, Any], card: Card, mean: int | N
     return None if memory is None else hours_of(name, tried, memory, [card], engines, mean)
 
 
-def cardmarkdown_table() -> str:
+def card_table() -> str:
     """Hours of the paper's run on LLaMA-3.1-8B and GSM8K by card, base and steps a generation."""
     rows = []
     for card in (card for card in CARDS if card.short in SHOWN):
@@ -182,7 +182,7 @@ def recipe_texts() -> dict[Path, str]:
 
 def main() -> int:
     check = parser(__doc__).parse_args().check
-    pages = {PAGE: below(START, PAGE, tables()), BENCHMARKS: between(*MARKS, BENCHMARKS, cardmarkdown_table())}
+    pages = {PAGE: below(START, PAGE, tables()), BENCHMARKS: between(*MARKS, BENCHMARKS, card_table())}
     return write(pages | recipe_texts(), check=check)
 
 

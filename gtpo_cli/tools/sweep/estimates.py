@@ -38,7 +38,7 @@ class Cell:
 class Estimates:
     """The results of a sweep. `values[run key][figure name]` lacks figures whose metric the run never logged.
 
-    `stopped`: the keys of finished runs that stopped themselves before their last step.
+    `stopped`: the keys of finished runs, those that choose a value too, that stopped themselves before their last step.
     """
 
     baseline: str
@@ -52,12 +52,13 @@ def estimate(sweep: Sweep) -> Estimates:
     done = [run for run in sweep.runs if run.is_done]
     if not done:
         raise EvaluationError(f"{sweep.folder}: no run of the sweep is finished yet")
+    stopped = tuple(run.key for run in sweep.known if run.is_done and end_of(run).stopped)
     values = {run.key: run.figures(sweep.figures, sweep.file.window) for run in done}
     cells: list[Cell] = []
     for figure in sweep.figures:
         own = [_cell(sweep, values, variant, figure) for variant in sweep.file.variants]
         cells += _corrected([cell for cell in own if cell is not None])
-    return Estimates(sweep.baseline, values, tuple(cells), tuple(run.key for run in done if end_of(run).stopped))
+    return Estimates(sweep.baseline, values, tuple(cells), stopped)
 
 
 def _corrected(cells: Sequence[Cell]) -> list[Cell]:

@@ -112,3 +112,6 @@ def test_a_number_of_32_bits_is_the_decimal_that_it_stands_for(tmp_path: Path) -
     expected = [0.1, 0.7, None, 3.0]
     assert [row["narrow"] for row in rows] == expected
     assert [row["half"] for row in rows] == expected
+    coded = pa.table({"coded": pa.array([0.5, 0.5, 2.0], pa.float32()).dictionary_encode()})
+    pq.write_table(coded, tmp_path / "coded.parquet")
+    assert [row["coded"] for _, row in open_table(tmp_path / "coded.parquet").rows] == [0.5, 0.5, 2.0]

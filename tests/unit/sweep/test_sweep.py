@@ -274,6 +274,16 @@ def test_runs_that_stopped_themselves_are_named(tmp_path: Path) -> None:
     assert json.loads((sweep.folder / "results.json").read_text())["stopped"] == ["grpo-1"]
 
 
+def test_a_run_that_chose_and_stopped_itself_is_named(tmp_path: Path) -> None:
+    changes: dict[str, Any] = {"tune": TUNE | {"seeds": [8]}, "variants": {"gtpo": {}}, "seeds": [1]}
+    for key in ("gtpo-value1-8", "gtpo-value2-8"):
+        finish(sweep_of(tmp_path, **changes), key, [0.5])
+    sweep = sweep_of(tmp_path, **changes)
+    finish(sweep, "gtpo-1", [0.5])
+    sweep.choosing[1].done_file.write_text('{"seconds": 10.0, "exit": 3}\n')
+    assert estimate(sweep).stopped == ("gtpo-value2-8",)
+
+
 def test_p_values_are_corrected_for_the_variants_of_a_figure(tmp_path: Path) -> None:
     variants = {name: {"objective.entropy_coef": 0.1 * n} for n, name in enumerate(("gtpo", "a", "b", "c"))}
     sweep = sweep_of(tmp_path, variants=variants, seeds=[1, 2, 3, 4])
