@@ -1,8 +1,9 @@
 """The bench: rules for tokens and completions beside GRPO. Stopped or killed, it goes on where it was.
 
-    python scripts/claims/rules.py           # base, screen, final (make claims)
+    python scripts/claims/rules.py           # base, screen, final, same_rate (make claims)
     python scripts/claims/rules.py screen    # every rule at every rate, two seeds
     python scripts/claims/rules.py base      # the model before training
+    python scripts/claims/rules.py same_rate # GRPO at the rate of GTPO, without which rate and rule are one
     python scripts/claims/rules.py hot       # the finalists at a rate that is too high
     python scripts/claims/rules.py check     # two runs again, against the record (make claims-check)
     python scripts/claims/rules.py levels    # pilot: the model before training on problems that nothing else uses
@@ -63,6 +64,7 @@ ARMS: dict[str, dict[str, Any]] = {
 CONTROLS = ("even", "random")
 CONTROLLED = {"gtpo", *TOKEN_RULES} - {"sequence_entropy_credit"}  # its controls would equal it
 RATES, STEPS = ("5e-5", "1e-4", "2e-4"), 100
+SAME_RATE = "5e-5"  # GTPO's in `final`; amendment 8
 HOT: str | None = None  # the rate of `hot`; an amendment of the registration names it
 SCREEN_SEEDS, SEEDS = (101, 102), (1, 2, 3, 4, 5, 6, 7, 8)
 FINALISTS = 4  # rules, beside GRPO and GTPO
@@ -189,6 +191,11 @@ def final() -> list[Run]:
     return [Run("final", arm, rate, seed, STEPS) for seed, (arm, rate) in product(SEEDS, finalists().items())]
 
 
+def same_rate() -> list[Run]:
+    """GRPO at a rate that is not its best, with the seeds of `final`."""
+    return [Run("same_rate", "grpo", SAME_RATE, seed, STEPS) for seed in SEEDS]
+
+
 def hot() -> list[Run]:
     """The finalists without their controls, at a rate that is too high."""
     if HOT is None:
@@ -215,12 +222,12 @@ def check() -> int:
     return 0 if worst <= TOLERANCE else 1
 
 
-STUDIES = {"screen": screen, "final": final, "hot": hot}
+STUDIES = {"screen": screen, "final": final, "same_rate": same_rate, "hot": hot}
 
 
 def main() -> int:
     RECORDS.mkdir(exist_ok=True)
-    asked = sys.argv[1:] or ["base", "screen", "final"]
+    asked = sys.argv[1:] or ["base", "screen", "final", "same_rate"]
     if asked == ["check"]:
         return check()
     if asked == ["levels"]:

@@ -134,6 +134,25 @@ def test_there_are_no_tables_of_runs_before_two_seeds_are_whole(runs: Path) -> N
         assert "| `quantile` | 30.0 | 31.0 ← | 30.0 |" in page
 
 
+def test_rules_stand_beside_grpo_at_their_rate(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "The rate or the rule?" not in write_page.tables(write_page.Runs())
+    monkeypatch.setattr(rules, "SAME_RATE", "1e-4")
+    rng = np.random.default_rng(1)
+    slow = [{"arm": "grpo", "seed": seed} | figures(rng, "grpo") for seed in range(1, 9)]
+    record(runs / "same_rate.csv", slow[:7])
+    assert "The rate or the rule?" not in write_page.tables(write_page.Runs())
+    record(runs / "same_rate.csv", slow)
+    page = write_page.tables(write_page.Runs()).partition("## The rate or the rule?")[2].partition("## ")[0]
+    final = list(csv.DictReader((runs / "final.csv").open(encoding="utf-8")))
+    for arm, name, sign in (("gtpo", "`gtpo` - `grpo`", 1), ("grpo", "`grpo` - `grpo` at 1e-4", -1)):
+        own = [row for row in final if row["arm"] == arm]
+        differences = [
+            sign * np.mean([float(row[f"greedy {task}"]) - float(base[f"greedy {task}"]) for task in TASKS])
+            for row, base in zip(own, slow, strict=True)
+        ]
+        assert float(row_of(page, name)[0].split()[0]) == pytest.approx(100 * np.mean(differences), abs=0.0501)
+
+
 def test_runs_that_lose_the_format_are_counted(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "A rate that is too high" not in write_page.tables(write_page.Runs())
     monkeypatch.setattr(rules, "HOT", "1e-2")
