@@ -183,5 +183,48 @@ def test_figures_in_the_words_of_the_page() -> None:
     assert f"between {min(best.values()):.1f} and {max(best.values()):.1f} %, GRPO at {best['grpo']:.1f} %" in text
     apart = max(abs(first - second) for rates in cells.values() for first, second in rates.values())
     assert f"lie up to {apart:.1f} points apart" in text
-    words = "No One Two Three Four Five Six Seven Eight".split()
-    assert f"{words[len(write_page.Runs().seeds)]} of eight seeds" in text
+    runs = write_page.Runs()
+    assert len(runs.seeds) == 8
+    assert write_page.teach_more(runs) == {}
+
+    def apart(more: str, less: str, outcome: str) -> str:
+        """How many points one is above the other, or below it."""
+        (found,) = (one for one in write_page.PRIMARY if str(one) == outcome)
+        return f"{abs(100 * np.mean(runs.paired(more, less, found))):.1f}"
+
+    def of(more: str, less: tuple[str, ...], outcome: str) -> str:
+        return " and ".join(apart(more, one, outcome) for one in less)
+
+    def ahead(outcome: str) -> str:
+        return " and ".join(apart(arm, "grpo", outcome) for arm in ("gtpo", "entropy_advantage"))
+
+    def slower(outcome: str) -> str:
+        """How far GRPO is from itself at its best rate."""
+        (found,) = (one for one in write_page.PRIMARY if str(one) == outcome)
+        slow = [found.of(row) for row in runs.at_same_rate]
+        return f"{abs(100 * (np.mean(slow) - np.mean(runs.values('grpo', found)))):.1f}"
+
+    harder_greedy = write_page.Outcome("greedy", "harder ")
+    slow = [harder_greedy.of(row) for row in runs.at_same_rate]
+    apart_at_same_rate = 100 * (np.mean(runs.values("gtpo", harder_greedy)) - np.mean(slow))
+    conflict = ("conflict_even", "conflict_random")
+    for said in (
+        f"their pass@64 is {ahead('harder pass@64')} points above GRPO's",
+        f"they are {ahead('temperature 1')} points below it",
+        f"it is right {apart('conflict', 'grpo', 'harder temperature 1')} points more often at temperature 1",
+        f"it is right {apart('conflict', 'grpo', 'temperature 1')} points less often",
+        f"`conflict` is {of('conflict', conflict, 'greedy')} points above its two controls and `gtpo` "
+        f"{of('gtpo', ('gtpo_even', 'gtpo_random'), 'greedy')}",
+        f"at temperature 1, by {apart('w_reinforce', 'grpo', 'temperature 1')} points, and by "
+        f"{apart('w_reinforce', 'grpo', 'harder temperature 1')} on harder problems",
+        f"its pass@64 on harder problems is {slower('harder pass@64')} points above its own at 2e-4, and at "
+        f"temperature 1 on the levels of training it is {slower('temperature 1')} below",
+        f"ahead of GRPO greedily on harder problems, by {apart_at_same_rate:.1f} points",
+    ):
+        assert said in text
+    tests = write_page.tested(runs, write_page.rules_beside_controls(runs))
+    counted = {(test.more, test.less) for test in tests if str(test.outcome) == "greedy" and test.better}
+    assert (len(tests), counted) == (48, {("conflict", "conflict_even"), ("gtpo", "gtpo_even")})
+    alike = [test for test in write_page.tested(runs, write_page.rules_beside_grpo(runs)) if test.more == "clip_cov"]
+    within = {str(test.outcome) for test in alike if abs(test.found.low) < 0.02 and abs(test.found.high) < 0.02}
+    assert within == {"greedy", "temperature 1", "harder greedy", "harder temperature 1"}
