@@ -11,7 +11,7 @@ import typer
 from gtpo_cli.cli.eval_options import overridden
 from gtpo_cli.cli.options import DEFAULT_RECIPE, TASKS_RECIPE, JsonOption, SetOption, as_typed
 from gtpo_cli.cli.printing import print_json, print_table, suggest
-from gtpo_cli.errors import RecipeError
+from gtpo_cli.errors import RecipeError, install
 from gtpo_cli.recipe.data import BUILT_IN, GYM, is_task
 from gtpo_cli.text import counted, one_line
 
@@ -34,19 +34,21 @@ def tasks(
 ) -> None:
     """List the tasks that make their problems; show one's questions, answers and configuration.
 
-    Tasks of reasoning-gym need `pip install 'gtpo_cli[tasks]'`. A class of your own is FILE.py:CLASS (docs/tasks.md).
-    With --recipe, the model of this recipe answers the first problems of the task: how many are right, and how hard
-    the task is for it. --set data.config='{max_terms: 4}' changes the task.
+    Tasks of reasoning-gym need `pip install '.[tasks]'` in gtpo's checkout. A class of your own is FILE.py:CLASS
+    (docs/tasks.md). With --recipe, the model of this recipe answers the first problems of the task: how many are right,
+    and how hard the task is for it. --set data.config='{max_terms: 4}' changes the task.
     """
     if name is None:
         _list(as_json=as_json)
         return
     from gtpo_cli.data import load_problems
+    from gtpo_cli.data.problems import any_gold
 
     loaded, asked = _with_task(recipe or DEFAULT_RECIPE, name, set_ or [])
     if not is_task(loaded.data.benchmark):
         raise RecipeError(f"{name}: is a table of problems, not a task; gtpo tasks lists the tasks")
-    shown = load_problems(loaded.data.model_copy(update={"limit": n}), seed=loaded.seed).problems
+    some = loaded.data.model_copy(update={"limit": n})
+    shown = load_problems(some, seed=loaded.seed, is_usable=any_gold).problems
     facts = _facts(loaded.data)
     scores = None if recipe is None else _first_scores(loaded, overridden(set_ or []))
     if as_json:
@@ -101,7 +103,7 @@ def _list(*, as_json: bool) -> None:
         return
     print_table(("task", "what it asks"), [(name, one_line(about, most=90)) for name, about in found.items()])
     if gym.version() is None:
-        print("\nA hundred more come with reasoning-gym: pip install 'gtpo_cli[tasks]'")
+        print(f"\nA hundred more come with reasoning-gym: {install('tasks')}")
     suggest("tasks", next(reversed(found)))
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gtpo_cli.data.local import SourcedRow, Table, find_files, nearest, open_files
 from gtpo_cli.data.problems import LoadedProblems, Side, UsableCheck
-from gtpo_cli.data.reading import GoldReader, Split, boxed_gold, column_gold, gsm8k_gold, own_gold, read_table
+from gtpo_cli.data.reading import GoldReader, Split, boxed_gold, own_gold, read_table
 from gtpo_cli.errors import DataError
 from gtpo_cli.hub import offline_remedy, only_the_cache_if_unreachable
 from gtpo_cli.recipe.data import DEFAULT_SPLIT, OWN, SourceRecipe, dataset_parts, is_task
@@ -106,17 +106,18 @@ _ANSWER = {"question": ("question", "problem"), "answer": ("answer",)}
 _BOX_OR_ANSWER = _ANSWER | {"answer": ("solution", "answer")}
 _TRAIN_AND_TEST = {"train": "train", "test": "test"}
 _TEST = {"test": "test"}
+_HASHES, _COLUMN = own_gold("hashes", solution=None), own_gold("column", solution="solution")
 
 BENCHMARKS: Mapping[str, BenchmarkSpec] = {
-    "gsm8k": BenchmarkSpec(_ANSWER, gsm8k_gold, HubSource("openai/gsm8k", "main", _TRAIN_AND_TEST)),
+    "gsm8k": BenchmarkSpec(_ANSWER, _HASHES, HubSource("openai/gsm8k", "main", _TRAIN_AND_TEST)),
     "math": BenchmarkSpec(
         _BOX_OR_ANSWER, boxed_gold, HubSource("DigitalLearningGmbH/MATH-lighteval", "default", _TRAIN_AND_TEST)
     ),
     "math500": BenchmarkSpec(_BOX_OR_ANSWER, boxed_gold, HubSource("HuggingFaceH4/MATH-500", None, _TEST)),
     # Its 30 problems are for testing, but the hub calls their only split train.
-    "aime24": BenchmarkSpec(_ANSWER, column_gold, HubSource("HuggingFaceH4/aime_2024", None, {"test": "train"})),
-    "aime25": BenchmarkSpec(_ANSWER, column_gold, HubSource("math-ai/aime25", None, _TEST)),
-    "amc23": BenchmarkSpec(_ANSWER, column_gold, HubSource("math-ai/amc23", None, _TEST)),
+    "aime24": BenchmarkSpec(_ANSWER, _COLUMN, HubSource("HuggingFaceH4/aime_2024", None, {"test": "train"})),
+    "aime25": BenchmarkSpec(_ANSWER, _COLUMN, HubSource("math-ai/aime25", None, _TEST)),
+    "amc23": BenchmarkSpec(_ANSWER, _COLUMN, HubSource("math-ai/amc23", None, _TEST)),
 }
 
 
@@ -126,7 +127,7 @@ def hub_table(name: str, hub: HubSource, split: str) -> Table:
         known = " and ".join(hub.splits)
         raise DataError(f"data.split: {name} has no split {split}; it has {known}{nearest(split, hub.splits)}")
     import httpx
-    from datasets import load_dataset
+    from datasets import ClassLabel, load_dataset
     from datasets.exceptions import DatasetNotFoundError, DatasetsError
 
     hub_split = split if hub.splits is None else hub.splits[split]
@@ -145,10 +146,12 @@ def hub_table(name: str, hub: HubSource, split: str) -> Table:
         raise DataError(f"{hub.id}: {why}; {_remedy(hub, detail, split)}") from error
     where = f"{hub.id}[{split}]"
 
+    classes = {name: kind.names for name, kind in dataset.features.items() if isinstance(kind, ClassLabel)}
+
     def rows(names: Sequence[str]) -> Iterator[SourcedRow]:
         return ((f"{where}:{number}", row) for number, row in enumerate(dataset.select_columns(list(names)), start=1))
 
-    return Table(where, tuple(dataset.column_names), rows(dataset.column_names), rows)
+    return Table(where, tuple(dataset.column_names), rows(dataset.column_names), rows, classes)
 
 
 def _remedy(hub: HubSource, detail: str, split: str) -> str:

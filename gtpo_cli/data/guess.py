@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Any
 
 from gtpo_cli.data.benchmarks import open_source, own_spec
-from gtpo_cli.data.local import Row, Table, is_message
+from gtpo_cli.data.local import Row, Table, is_message, with_class_names
 from gtpo_cli.data.preparation import place_asked_for
 from gtpo_cli.data.reading import (
     ROLES,
@@ -87,7 +87,7 @@ def _first_rows(source: SourceRecipe) -> tuple[Table, list[Row]]:
     """Raises DataError if no row can be read."""
     table, _ = open_source(source)
     read = list(islice(table.rows, ROWS))
-    rows = [row for _, row in read if isinstance(row, Mapping)]
+    rows = [with_class_names(row, table.classes) for _, row in read if isinstance(row, Mapping)]
     if read and not rows:
         raise DataError(f"{read[0][0]}: {read[0][1]}")
     return table, rows

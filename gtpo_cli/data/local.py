@@ -16,7 +16,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -51,12 +51,14 @@ SourcedRow = tuple[str, Row | str]
 @dataclass(frozen=True, slots=True)
 class Table:
     """The rows of one file or one hub split. `columns` is None if each row names its own (JSON Lines). `select` gives
-    rows with some of the columns, where that saves reading the others."""
+    rows with some of the columns, where that saves reading the others. `classes`: the names of the classes of columns
+    that hold their numbers."""
 
     where: str
     columns: tuple[str, ...] | None
     rows: Iterable[SourcedRow]
     select: Callable[[Sequence[str]], Iterable[SourcedRow]] | None = None
+    classes: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def rows_with(self, names: Iterable[str]) -> Iterable[SourcedRow]:
         """Return the rows with at least these columns (`a.b` is in `a`), of which some may not be there."""
@@ -80,8 +82,6 @@ def open_table(path: Path) -> Table:
     cannot be opened or is not of its kind.
     """
     reader = READERS.get(path.suffix.lower())
-    if reader is None:
-        raise DataError(f"{path}: cannot read {path.suffix or 'a file without suffix'}; use {', '.join(READERS)}")
     with explained(path), path.open("rb") as file:
         start = file.read(4)
     if not start:
@@ -89,6 +89,8 @@ def open_table(path: Path) -> Table:
     what = next((what for signature, what in SIGNATURES.items() if start.startswith(signature)), None)
     if what is not None and reader is not _parquet_table:
         raise DataError(f"{path}: is {what}")
+    if reader is None:
+        raise DataError(f"{path}: cannot read {path.suffix or 'a file without suffix'}; use {', '.join(READERS)}")
     return reader(path)
 
 
@@ -258,7 +260,7 @@ def _parquet_table(path: Path) -> Table:
     def rows(columns: Sequence[str] | None = None) -> Iterator[SourcedRow]:
         return _rows_of_batches(path, file, file.iter_batches(batch_size=PARQUET_BATCH_ROWS, columns=columns))
 
-    return Table(str(path), names, rows(), rows)
+    return Table(str(path), names, rows(), rows, _class_names(file.schema_arrow))
 
 
 def _arrow_table(path: Path) -> Table:
@@ -274,7 +276,25 @@ def _arrow_table(path: Path) -> Table:
         except (pa.ArrowException, OSError) as error:
             raise DataError(f"{path}: is not an Arrow file, or is damaged ({one_line(str(error))})") from error
     batches = reader if is_stream else map(reader.get_batch, range(reader.num_record_batches))
-    return Table(str(path), tuple(reader.schema.names), _rows_of_batches(path, file, batches))
+    rows = _rows_of_batches(path, file, batches)
+    return Table(str(path), tuple(reader.schema.names), rows, None, _class_names(reader.schema))
+
+
+def _class_names(schema: Any) -> dict[str, list[str]]:
+    """Return the names of the classes of each column that `datasets` stores as their numbers."""
+    try:
+        features = json.loads(schema.metadata[b"huggingface"])["info"]["features"]
+        labels = {name: kind for name, kind in features.items() if isinstance(kind, dict)}
+        return {name: kind["names"] for name, kind in labels.items() if kind.get("_type") == "ClassLabel"}
+    except (ValueError, LookupError, TypeError, AttributeError):  # of another tool
+        return {}
+
+
+def with_class_names(row: Row, names: Mapping[str, Sequence[str]]) -> Row:
+    """Return a row in which columns of classes have their names; None without one (-1 in the hub's test splits)."""
+    numbers = {column: row[column] for column in names if isinstance(row.get(column), int)}
+    named = {key: dict(enumerate(names[key])).get(number) for key, number in numbers.items()}
+    return {**row, **named} if named else row
 
 
 def _rows_of_batches(path: Path, file: AbstractContextManager[Any], batches: Iterable[Any]) -> Iterator[SourcedRow]:
@@ -406,6 +426,7 @@ def open_files(where: str, files: Sequence[Path]) -> Table:
         tables[0].columns,
         chain.from_iterable(table.rows for table in tables),
         lambda names: chain.from_iterable(table.rows_with(names) for table in tables),
+        tables[0].classes,
     )
 
 

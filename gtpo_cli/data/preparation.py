@@ -26,6 +26,8 @@ from gtpo_cli.data.prompts import Prompt, PromptEncoder, count_words, encode_pro
 from gtpo_cli.errors import DataError
 from gtpo_cli.recipe import Recipe
 from gtpo_cli.recipe.data import OWN, SourceRecipe, is_task
+from gtpo_cli.recipe.rewards import RewardsRecipe
+from gtpo_cli.rewards.extract import tag_texts
 from gtpo_cli.rewards.same_answer import is_text
 from gtpo_cli.seeds import derive_seed
 from gtpo_cli.text import counted, shown, some
@@ -141,7 +143,7 @@ def _training_prompts(recipe: Recipe, encoder: PromptEncoder, max_seq_length: in
             )
             if not prompts:
                 alike = len({row.reason for row in unfit}) == 1
-                why = summarise_dropped(unfit, shown=1 if alike else 3)
+                why = summarise_dropped(unfit, most=1 if alike else 3)
                 remedy = f"; {_SFT_REMEDY}" if any(row.reason.startswith("no worked") for row in unfit) else ""
                 raise DataError(f"no problem is left to imitate: {why}{remedy}")
             dropped += len(unfit)
@@ -190,11 +192,12 @@ def usable_prompts(
     if loaded.unused and source.benchmark in OWN:
         notes.append(f"{source.name}: no use is made of {some(loaded.unused)} (data.columns)")
     if not is_task(source.benchmark):
-        notes += _notes_on_golds(loaded.problems, as_mathematics=not recipe.rewards.takes_any_gold)
+        notes += _notes_on_golds(loaded.problems, recipe.rewards)
     own = sum(turn[0] == "system" for problem, _ in prompts for turn in problem.turns[:1])
     if own and data.system_prompt:
         notes.append(f"{counted(own, 'prompt')} with its own system message, which replaces data.system_prompt")
-    notes += _notes_on_what_is_asked([problem for problem, _ in prompts], recipe.rewards.answer)
+    asked = [problem for problem, _ in prompts]
+    notes += _notes_on_what_is_asked(asked, recipe.rewards.answer) or _notes_on_what_is_not_asked(asked, recipe)
     return Usable(prompts, len(loaded.dropped) + len(too_long), notes, loaded.held_out)
 
 
@@ -208,12 +211,12 @@ def _leveled(usable: Usable, source: SourceRecipe, column: str | None) -> Usable
     key = "data.curriculum.column"
     if column is None:
         raise DataError(f"{key}: {source.name} has no levels of its own; name a column of numbers")
-    from gtpo_cli.data.reading import value_in
+    from gtpo_cli.data.reading import UnusableRowError, number_in
 
-    values = [value_in(problem.columns, column) for problem, _ in usable.prompts]
-    wrong = next((value for value in values if isinstance(value, bool) or not isinstance(value, (int, float))), None)
-    if wrong is not None or None in values:
-        raise DataError(f"{key}: {source.name} has {shown(wrong)} in {column}, which is no number; name another column")
+    try:
+        values = [number_in(problem.columns, column) for problem, _ in usable.prompts]
+    except UnusableRowError as error:
+        raise DataError(f"{key}: {source.name} has {error}; name a column of numbers") from error
     levels = {value: level for level, value in enumerate(sorted(set(values)))}
     if len(levels) > MOST_LEVELS:
         raise DataError(
@@ -254,10 +257,40 @@ def _notes_on_what_is_asked(problems: Sequence[Problem], place: str) -> list[str
     ]
 
 
-def _notes_on_golds(problems: Sequence[Problem], *, as_mathematics: bool) -> list[str]:
-    """Say how many gold answers are prose, which is compared word by word, and which questions have two."""
+def _notes_on_what_is_not_asked(problems: Sequence[Problem], recipe: Recipe) -> list[str]:
+    """Say what the rewards look for and most prompts do not show, unless the model has learned it: it is built in,
+    begins with trained weights, or learns it now."""
+    learned = recipe.model.name.startswith("builtin:") or recipe.model.start or recipe.objective.name == "sft"
+    if learned or not (recipe.rewards.format.weight or recipe.rewards.accuracy.weight):
+        return []
+    place = {"boxed": "\\boxed", "hashes": "####", "last_line": "Answer:"}.get(recipe.rewards.answer)
+    wanted = [text for text in (*tag_texts(recipe.rewards.tags), place) if text is not None and "</" not in text]
+    shown_texts = [
+        one.opened + (one.prompt if isinstance(one.prompt, str) else "\n".join(text for _, text in one.prompt))
+        for one in problems
+    ]
+    missing = [text for text in wanted if 2 * sum(text in prompt for prompt in shown_texts) < len(shown_texts)]
+    if not missing:
+        return []
+    return [
+        f"most prompts do not show {' or '.join(missing)}, which the rewards look for; ask for it in "
+        "data.system_prompt, unless the model has learned it"
+    ]
+
+
+MANY_WORDS = 12  # that a completion hardly repeats
+
+
+def _notes_on_golds(problems: Sequence[Problem], rewards: RewardsRecipe) -> list[str]:
+    """Say how many gold answers are prose, which is compared word by word (of texts: how many are long), and which
+    questions have two."""
     notes = []
-    prose = [problem for problem in problems if as_mathematics and is_text(problem.gold)]
+    prose = [
+        problem
+        for problem in problems
+        if rewards.accuracy.weight
+        and (len(problem.gold.split()) > MANY_WORDS if rewards.takes_any_gold else is_text(problem.gold))
+    ]
     if prose:
         notes.append(
             f"{len(prose)} of {counted(len(problems), 'gold answer')} in words, which only the same words equal; the "

@@ -15,6 +15,7 @@ from typing import Literal
 from gtpo_cli.errors import DataError
 from gtpo_cli.recipe.data import OWN, ColumnsRecipe, DataRecipe, SourceRecipe, is_task
 from gtpo_cli.recipe.rewards import RewardsRecipe
+from gtpo_cli.text import shown
 from gtpo_cli.types import Problem
 
 UsableCheck = Callable[[Sequence[str]], Sequence[bool]]  # gold answers -> whether each can be compared
@@ -70,21 +71,30 @@ def load_problems(
             f"data.columns: {data.benchmark} has its own columns, so this key has no effect; remove it, or use "
             "benchmark: local or hub"
         )
-    if is_task(data.benchmark):
-        from gtpo_cli.tasks.making import task_problems
+    if is_usable is None:
+        from gtpo_cli.rewards import EqualityWorkers
 
-        made = task_problems(
-            data.benchmark, data.config, data.split, seed, data.limit, leveled=leveled, id_prefix=id_prefix
-        )
-        return LoadedProblems(made)
-    from gtpo_cli.data.benchmarks import read_source
+        with EqualityWorkers() as workers:
+            return load_problems(
+                data, seed=seed, is_usable=workers.usable_many, side=side, id_prefix=id_prefix,
+                with_columns=with_columns, leveled=leveled,
+            )  # fmt: skip
+    if not is_task(data.benchmark):
+        from gtpo_cli.data.benchmarks import read_source
 
-    if is_usable is not None:
         return read_source(data, is_usable, side=side, id_prefix=id_prefix, with_columns=with_columns)
-    from gtpo_cli.rewards import EqualityWorkers
+    from gtpo_cli.tasks.making import task_problems
 
-    with EqualityWorkers() as workers:
-        return read_source(data, workers.usable_many, side=side, id_prefix=id_prefix, with_columns=with_columns)
+    made = task_problems(
+        data.benchmark, data.config, data.split, seed, data.limit, leveled=leveled, id_prefix=id_prefix
+    )
+    compared = [problem for problem in made if problem.entry is None]
+    fits = is_usable([problem.gold for problem in compared])
+    wrong = {problem.id: problem for problem, fit in zip(compared, fits, strict=True) if not fit}
+    dropped = tuple(DroppedRow(id_, f"unusable gold answer: {shown(one.gold)}") for id_, one in wrong.items())
+    if dropped and len(dropped) == len(made):
+        raise DataError(f"{data.benchmark}: no usable problem; {summarise_dropped(dropped)}")
+    return LoadedProblems(tuple(problem for problem in made if problem.id not in wrong), dropped)
 
 
 def sources_with_prefix(data: DataRecipe) -> Iterator[tuple[SourceRecipe, str]]:
@@ -98,11 +108,16 @@ def holds_nothing_out(source: SourceRecipe) -> bool:
     return not source.held_out and source.path is not None and not Path(source.path).expanduser().is_dir()
 
 
+def any_gold(golds: Sequence[str]) -> list[bool]:
+    """A check that takes any gold answer; empty ones were dropped before."""
+    return [True] * len(golds)
+
+
 def gold_check(rewards: RewardsRecipe) -> UsableCheck | None:
     """Return the `is_usable` of a recipe: None (see `load_problems`), or a check that accepts any text if answers are
     not compared as mathematics. Then they are compared as text, or only plug-ins read the gold answer.
     """
-    return (lambda golds: [True] * len(golds)) if rewards.takes_any_gold else None  # empty ones were dropped before
+    return any_gold if rewards.takes_any_gold else None
 
 
 def normalized_question(question: str) -> str:
@@ -110,10 +125,10 @@ def normalized_question(question: str) -> str:
     return " ".join(question.split())
 
 
-def summarise_dropped(dropped: Sequence[DroppedRow], *, shown: int = 3) -> str:
-    """Write one line for a warning: the number of dropped rows, in all and by kind, and the first `shown` of them."""
+def summarise_dropped(dropped: Sequence[DroppedRow], *, most: int = 3) -> str:
+    """Write one line for a warning: the number of dropped rows, in all and by kind, and the first `most` of them."""
     kinds = Counter(row.reason.partition(":")[0] for row in dropped)
     counts = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
-    first = "; ".join(f"{row.source} {row.reason}" for row in dropped[:shown])
-    more = "; ..." if len(dropped) > shown else ""
+    first = "; ".join(f"{row.source} {row.reason}" for row in dropped[:most])
+    more = "; ..." if len(dropped) > most else ""
     return f"dropped {len(dropped)} row{'' if len(dropped) == 1 else 's'} ({counts}): {first}{more}"

@@ -22,6 +22,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import cached_property, lru_cache
+from itertools import takewhile
 from typing import Any
 
 from gtpo_cli.data.problems import DroppedRow, summarise_dropped
@@ -75,10 +76,11 @@ def completion_of(text: str, tokenizer: Any, *, at_most: int | None = None) -> C
 
 
 def completion_text(tokenizer: Any, ids: Sequence[int], ends: Collection[int]) -> str:
-    """Return the text of a completion. Only begin, padding and end tokens are taken off, `ends` among them: tags may be
-    special tokens."""
-    framing = {*ends, tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id}
-    text: str = tokenizer.decode([token for token in ids if token not in framing], skip_special_tokens=False)
+    """Return the text of a completion, up to the first of the tokens that end it. Other special tokens stay, because
+    tags may be such tokens, and so does a token of padding, which may be text elsewhere."""
+    stops = {*ends, tokenizer.eos_token_id}
+    whole = takewhile(lambda token: token not in stops, ids)
+    text: str = tokenizer.decode([token for token in whole if token != tokenizer.bos_token_id])
     return text
 
 

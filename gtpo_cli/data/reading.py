@@ -19,14 +19,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
-from gtpo_cli.data.local import MAX_LINE_BYTES, Row, SourcedRow, Table, is_message
+from gtpo_cli.data.local import MAX_LINE_BYTES, Row, SourcedRow, Table, is_message, with_class_names
 from gtpo_cli.data.problems import DroppedRow, LoadedProblems, Side, UsableCheck, normalized_question, summarise_dropped
 from gtpo_cli.errors import DataError
 from gtpo_cli.rewards.equality import answers_equal
-from gtpo_cli.rewards.extract import bare_box, boxes, hashes
+from gtpo_cli.rewards.extract import ANSWER_TAGS, bare_box, boxes, hashes
+from gtpo_cli.rewards.normalize import UNSEEN, visible
 from gtpo_cli.runs.user_code import import_function, running
 from gtpo_cli.text import counted, nearest_of, shown, some
 from gtpo_cli.types import CodeName, Problem, Turn
@@ -36,11 +37,7 @@ if TYPE_CHECKING:
 
 
 GoldReader = Callable[[Row], tuple[str, str | None]]  # gold answer, worked solution or None; raises UnusableRowError
-
-
-def gsm8k_gold(row: Row) -> tuple[str, str | None]:
-    """Gold: the text after the last `####`. Solution: the text before it, without calculator marks (<<48/2=24>>)."""
-    return _hashes(text_in(row, ("answer",)) or "", "answer")
+Key = Callable[[str, Mapping[str, str]], list[str]]  # a gold answer, and the choices by letter -> letters
 
 
 def boxed_gold(row: Row) -> tuple[str, str | None]:
@@ -56,15 +53,7 @@ def boxed_gold(row: Row) -> tuple[str, str | None]:
     return gold, solution
 
 
-def column_gold(row: Row, *, answer: str = "answer", solution: str | None = "solution") -> tuple[str, str | None]:
-    """Gold: one column, unchanged. Solution: another column, if there is one."""
-    gold = text_in(row, (answer,), number=True)
-    if gold is None:
-        raise UnusableRowError("empty gold answer")
-    return gold, None if solution is None else text_in(row, (solution,))
-
-
-def own_gold(gold: str, *, answer: str, solution: str | None) -> GoldReader:
+def own_gold(gold: str, *, answer: str = "answer", solution: str | None) -> GoldReader:
     """Return the reader that `data.gold` names. Solution: its column, or else the text that contains the gold answer.
 
     Raises DataError for a missing function.
@@ -77,7 +66,10 @@ def own_gold(gold: str, *, answer: str, solution: str | None) -> GoldReader:
         text = text_in(row, (answer,), number=True)
         if text is None:
             raise UnusableRowError("empty gold answer")
-        value, worked = read(text, answer)
+        answered = _THOUGHTS.sub("", text)
+        value, worked = read(answered, answer)
+        if worked is not None and answered != text:
+            _, worked = read(text, answer)
         return value, worked if solution is None else text_in(row, (solution,))
 
     return read_row
@@ -99,6 +91,7 @@ def _function_gold(name: CodeName, solution: str | None) -> GoldReader:
 
 
 def _hashes(text: str, column: str) -> tuple[str, str | None]:
+    """Gold: the text after the last `####`. Solution: the text before it, without calculator marks (<<48/2=24>>)."""
     worked, mark, gold = text.rpartition("####")
     if not mark:
         raise UnusableRowError(f"no #### in {column}")
@@ -140,10 +133,10 @@ def last_boxed(text: str) -> str | None:
 
 
 def _cleaned(gold: str) -> str:
-    """Return a gold answer without tags around it, invisible characters and full-width forms."""
-    if tagged := _TAGGED.fullmatch(gold):
+    """Return a gold answer without an answer's tags around it, and without what no comparison sees."""
+    if (tagged := _TAGGED.fullmatch(gold)) and tagged[1].lower().replace("-", "_") in ANSWER_TAGS:
         gold = tagged[2]
-    gold = gold.translate(_PLAIN_CHARACTERS).strip()
+    gold = UNSEEN.sub("", visible(gold)).strip()
     if not gold:
         raise UnusableRowError("empty gold answer")
     if _TESTS.match(gold):
@@ -152,9 +145,8 @@ def _cleaned(gold: str) -> str:
 
 
 _TESTS = re.compile(r'[\s\[]*\{\s*"(?:inputs|outputs|functional|fn_name|testtype|assert_case)"\s*:')
+_THOUGHTS = re.compile(r"(?s)\A\s*<(think|thinking|thought|reasoning)>.*</\1>\s*")
 _TAGGED = re.compile(r"<([A-Za-z][\w.-]*)>(.*)</\1>", re.DOTALL)
-_INVISIBLE = "\u200b\u200c\u200d\u2060\ufeff"
-_PLAIN_CHARACTERS = dict.fromkeys(map(ord, _INVISIBLE)) | {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)}
 
 
 # Role names of OpenAI, the hub and ShareGPT.
@@ -322,6 +314,17 @@ def read_table(
     used = {"answer", "solution", *spec.where}.union(*spec.columns.values())
     read_rows = table.rows if with_columns or "answer" not in spec.columns else table.rows_with(used)
     rows: Iterator[tuple[int, SourcedRow]] = enumerate(read_rows, start=1)
+    meant = {name for names in spec.columns.values() for name in names}
+    classes = {name: names for name, names in table.classes.items() if name in meant}
+
+    def named(row: Row | str) -> Row | str:
+        return row if isinstance(row, str) else with_class_names(row, classes)
+
+    key = _KEYS[0]
+    if "choices" in spec.columns:
+        ahead = list(islice(rows, CHUNK_ROWS))
+        key = _key_of([named(row) for _, (_, row) in ahead], spec)
+        rows = chain(ahead, rows)
     if split is not None:
         rows, held_out = _rows_of_side(list(rows), spec, split, table.where)
     chosen = _Chosen(spec.where)
@@ -333,7 +336,7 @@ def read_table(
         if not chunk:
             break
         first = first or [name for _, (_, row) in chunk[:1] if not isinstance(row, str) for name in row]
-        read = [_read_row(source, row, spec, f"{id_prefix}/{number}") for number, (source, row) in chunk]
+        read = [_read_row(source, named(row), spec, f"{id_prefix}/{number}", key) for number, (source, row) in chunk]
         verdicts = iter(is_usable([item.gold for item in read if isinstance(item, Problem)]))
         for item, (number, (_, row)) in zip(read, chunk, strict=True):
             if isinstance(item, DroppedRow):
@@ -347,7 +350,7 @@ def read_table(
     dropped = tuple(left_out[number] for number in sorted(left_out))
     if not usable:
         alike = len({row.reason for row in dropped}) == 1
-        summary = summarise_dropped(dropped, shown=1 if alike else 3)
+        summary = summarise_dropped(dropped, most=1 if alike else 3)
         reasons = [f"{summary}; {_remedy(dropped)}"] if dropped else []
         reasons += [f"{counted(chosen.outside, 'row')} outside data.where ({chosen.seen})"] if chosen.outside else []
         raise DataError(f"{table.where}: no usable problem; {'; '.join(reasons) or 'it has no rows'}")
@@ -379,7 +382,7 @@ class _Chosen:
             return inside
         for name, (least, most) in self._where.items():
             with suppress(UnusableRowError):
-                number = _number_in(row, name)
+                number = number_in(row, name)
                 low, high = self._spans.get(name, (number, number))
                 self._spans[name] = min(low, number), max(high, number)
                 inside &= least <= number <= most
@@ -394,7 +397,7 @@ class _Chosen:
 _SAID = {"yes": 1, "true": 1, "no": 0, "false": 0}
 
 
-def _number_in(row: Row, name: str) -> float:
+def number_in(row: Row, name: str) -> float:
     """Return the number in a column, which may be written as text; true and yes are 1, false and no 0."""
     value = value_in(row, name)
     if isinstance(value, str):
@@ -448,14 +451,14 @@ def _comparable_question(row: Row | str, spec: BenchmarkSpec) -> str | None:
     return None if found is None else normalized_question(found[0])
 
 
-def _read_row(source: str, row: Row | str, spec: BenchmarkSpec, problem_id: str) -> Problem | DroppedRow:
+def _read_row(source: str, row: Row | str, spec: BenchmarkSpec, problem_id: str, key: Key) -> Problem | DroppedRow:
     if isinstance(row, str):
         return DroppedRow(source, row)
     try:
         if fault := _missing_column(spec, row):
             raise UnusableRowError(fault)
         for name in spec.where:
-            _number_in(row, name)
+            number_in(row, name)
         found = _read_question(row, spec)
         if found is None:
             raise UnusableRowError("no question")
@@ -463,7 +466,7 @@ def _read_row(source: str, row: Row | str, spec: BenchmarkSpec, problem_id: str)
         written, solution = spec.read_gold(row)
         gold = _cleaned(written)
         if choices := _choices_in(row, spec):
-            gold = _letter(gold, value_in(row, spec.columns.get("answer", ("",))[0]), choices)
+            gold = _letter(gold, choices, key)
     except UnusableRowError as error:
         return DroppedRow(source, str(error))
     # the gold answer alone, as in a copy of DAPO's table, is no worked solution
@@ -510,27 +513,42 @@ def _choices_in(row: Row, spec: BenchmarkSpec) -> dict[str, str]:
     if not isinstance(value, Mapping):
         raise UnusableRowError(f"{name} is no list of answers to choose from: {shown(stored)}")
     found = {str(letter): text_in({name: text}, (name,), number=True) for letter, text in value.items()}
-    choices = {letter: text for letter, text in found.items() if text is not None}
+    choices = {visible(letter).strip(): visible(text).strip() for letter, text in found.items() if text is not None}
     if len(choices) < 2:
         raise UnusableRowError(f"{name} has fewer than two answers to choose from")
     return choices
 
 
-def _letter(gold: str, stored: Any, choices: Mapping[str, str]) -> str:
-    """Return the letter of the gold answer, which is stored as a letter, as the text of a choice, or as its number from
-    0."""
-    letters = list(choices)
-    number = int(gold) if gold.isdecimal() and len(gold) < 3 else len(letters)
-    if isinstance(stored, int) and number < len(letters):
-        return letters[number]
-    if gold in choices:
-        return gold
-    named = [letter for letter, text in choices.items() if text == gold]
-    if len(named) != 1 and number < len(letters):
-        named = [letters[number]]
-    if len(named) != 1:
+def _numbered(first: int) -> Key:
+    return lambda gold, choices: [letter for number, letter in enumerate(choices, first) if str(number) == gold]
+
+
+# How a table may store the right choice. Each returns the letters that a gold answer then means.
+_KEYS: tuple[Key, ...] = (
+    lambda gold, choices: [letter for letter in choices if letter == gold],
+    lambda gold, choices: [letter for letter, text in choices.items() if text == gold],
+    _numbered(0),
+    _numbered(1),
+)
+
+
+def _key_of(rows: Iterable[Row | str], spec: BenchmarkSpec) -> Key:
+    """Return how these rows store the right choice: as most of them can be read. One row alone cannot tell whether 1 is
+    the text of a choice, the first or the second."""
+    understood = [0] * len(_KEYS)
+    for row in (row for row in rows if not isinstance(row, str)):
+        with suppress(UnusableRowError):
+            gold, choices = _cleaned(spec.read_gold(row)[0]), _choices_in(row, spec)
+            understood = [count + (len(key(gold, choices)) == 1) for count, key in zip(understood, _KEYS, strict=True)]
+    return _KEYS[understood.index(max(understood))]
+
+
+def _letter(gold: str, choices: Mapping[str, str], key: Key) -> str:
+    """Return the letter of the gold answer."""
+    letters = key(gold, choices)
+    if len(letters) != 1:
         raise UnusableRowError(f"gold answer is none of the choices: {shown(gold)}")
-    return named[0]
+    return letters[0]
 
 
 def _missing_column(spec: BenchmarkSpec, columns: Iterable[str]) -> str | None:

@@ -155,6 +155,7 @@ def check_recipe(recipe: Recipe) -> list[str]:
     """
     check_keep_best(recipe)
     from gtpo_cli.data import load_problems
+    from gtpo_cli.data.problems import any_gold
     from gtpo_cli.data.reading import own_gold
     from gtpo_cli.rewards import check_rewards
     from gtpo_cli.rewards.user_reward import load_plugin
@@ -178,7 +179,8 @@ def check_recipe(recipe: Recipe) -> list[str]:
     if not any(name.startswith("rule") for name in absent):
         _check_rules(recipe)
     if not any(name.startswith("task") for name in absent):
-        first = [load_problems(source.model_copy(update={"limit": 1}), seed=recipe.seed) for source in tasks]
+        one = [source.model_copy(update={"limit": 1}) for source in tasks]
+        first = [load_problems(source, seed=recipe.seed, is_usable=any_gold) for source in one]
         if recipe.rewards.plugins and len(tasks) == len(sources) and not absent:
             check_rewards(recipe.rewards, [problem for loaded in first for problem in loaded.problems])
     return [f"{name}: there is no module {module} here" for name, module in absent.items()]

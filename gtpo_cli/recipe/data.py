@@ -181,8 +181,8 @@ class SourceRecipe(Section):
 
     @property
     def name(self) -> str:
-        """The displayed name: a file, a data set's id, or a benchmark."""
-        return self.path or (dataset_parts(self.dataset).id if self.dataset else self.benchmark)
+        """The displayed name: a file, a data set's id with its configuration, or a benchmark."""
+        return self.path or ((self.dataset or "").partition("@")[0] or self.benchmark)
 
     def problems(self, key: str = "data") -> list[str]:
         """List contradictions between keys, one line each that begins with the key; `key`: the section's own key."""

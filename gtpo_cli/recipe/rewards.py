@@ -28,7 +28,7 @@ class FormatRewardRecipe(Section):
 class AccuracyRewardRecipe(Section):
     weight: float = Field(1.0, ge=0.0, le=1000.0, description="factor")
     equality: Literal["mathematics", "text"] = Field(
-        "mathematics", description="how answers are compared; text: as written, except white space"
+        "mathematics", description="how answers are compared; text: as it looks, except white space"
     )
     partial_credit: bool = Field(
         False, description="pay what a task gives for an answer that is partly right; false: only for a right one"

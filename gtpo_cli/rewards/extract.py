@@ -132,6 +132,7 @@ def tag_texts(tags: Tags = PAPER_TAGS) -> tuple[str, ...]:
 
 
 TAGS = tag_texts()  # the paper's four
+ANSWER_TAGS = frozenset("answer ans solution final final_answer result output".split())  # what people call the answer's
 
 
 def is_strict_format(text: str, *, tags: Tags = PAPER_TAGS) -> bool:

@@ -18,6 +18,7 @@ _UNREADABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")  # control charact
 
 _BMP = [chr(code) for code in range(0x80, 0x10000) if not 0xD800 <= code < 0xE000]
 _TURNING = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+_FULL_WIDTH = {chr(code): chr(code - 0xFEE0) for code in range(0xFF01, 0xFF5F)}
 _SYMBOLS = str.maketrans(
     {sign: "-" for sign in _BMP if unicodedata.category(sign) == "Pd"}  # every dash
     | {
@@ -62,7 +63,7 @@ _SYMBOLS = str.maketrans(
         "\N{IDEOGRAPHIC COMMA}": ",",
     }
     | {sign: rf"\mathbb{{{unicodedata.normalize('NFKC', sign)}}}" for sign in "\u2102\u2115\u2119\u211a\u211d\u2124"}
-    | {chr(ord(sign) + 0xFEE0): sign for sign in "0123456789%()*+,-/:;<=>[]{}|"}  # fullwidth
+    | _FULL_WIDTH
     | {
         unicodedata.lookup(name): rf"\{command} "
         for command, name in (
@@ -116,6 +117,8 @@ _SYMBOLS = str.maketrans(
 # Invisible characters, but those that turn the direction of writing. Between two digits they may hide what is written.
 _UNSEEN = "[" + "".join(sign for sign in _BMP if unicodedata.category(sign) == "Cf" and sign not in _TURNING) + "]"
 _INVISIBLE = re.compile(f"(?<![0-9]){_UNSEEN}+|{_UNSEEN}+(?![0-9])")
+UNSEEN = re.compile(_UNSEEN)
+_AS_ASCII = str.maketrans(_FULL_WIDTH)
 _SMALL = {  # raised and lowered signs: 2, +, n
     style: {
         sign: unicodedata.normalize("NFKC", sign).replace("\N{MINUS SIGN}", "-")
@@ -234,6 +237,11 @@ _STYLE = re.compile(  # commands that change how their one argument looks
 )
 
 
+def visible(text: str) -> str:
+    """Return a text without invisible characters, but those between digits, and with full-width forms as ASCII."""
+    return text if text.isascii() else _INVISIBLE.sub("", text.translate(_AS_ASCII))
+
+
 def canonical(answer: str) -> str:
     r"""Return the canonical spelling of an answer.
 
@@ -241,7 +249,7 @@ def canonical(answer: str) -> str:
     are removed, and LaTeX commands with the same meaning are unified. The result is "" for an empty answer or one with
     unreadable characters (NUL, halves of surrogate pairs). Above `MAX_LENGTH` only white space is collapsed.
     """
-    text = _INVISIBLE.sub("", " ".join(answer.split()))
+    text = " ".join(visible(answer).split())
     if _UNREADABLE.search(text):
         return ""
     return text if len(text) > MAX_LENGTH else _canonical(text)

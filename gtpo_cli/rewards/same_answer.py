@@ -188,7 +188,7 @@ def equal(gold: str, predicted: str, algebra: Algebra, *, question: str | None =
     """Return whether `predicted` is the same answer as `gold`. `algebra(gold_part, predicted_part)` decides the rest.
 
     This is not symmetric: the gold answer is trusted, so only its label of unknown words may be omitted. With a
-    question the answer must also be worked out (`copied.py`). Raises only what `algebra` raises.
+    question the answer must also be worked out (`is_worked_out`). Raises only what `algebra` raises.
     """
     gold, predicted = canonical(gold), canonical(predicted)
     if not gold or not predicted:

@@ -8,9 +8,9 @@ A plug-in is the user's own code. It runs in the training process without a time
     def score(prompts, completions, **columns)          the same, as TRL's GRPOTrainer calls it, by keyword
 
 Its parameters tell the forms apart. TRL's form has a parameter `prompts`, `completions` or `completion_ids`, or it has
-`**kwargs` and cannot be called with two arguments. Every other parameter is a column of the data. It gets only the
-columns it names, or all with `**kwargs`. If the model has a chat template, a prompt is a list of messages and a
-completion a list with the assistant's message; otherwise both are texts.
+`**kwargs` and cannot be called with two arguments. Every other parameter is a column of the data, which no other form
+gets. It gets only the columns it names, or all with `**kwargs`. If the model has a chat template, a prompt is a list of
+messages and a completion a list with the assistant's message; otherwise both are texts.
 
 An async reward starts when a completion ends, while others are still being sampled. It runs in an event loop in a
 thread of its own, which does not keep the program from ending if the user's code never returns.
@@ -182,9 +182,21 @@ def load_plugin(dotted: str) -> Plugin:
 
 
 def check_plugin_columns(name: str, plugin: Callable[..., Any], problems: Iterable[Problem]) -> None:
-    """Raise RewardError if a reward in TRL's form needs a column that none of the problems has."""
-    if form_of(plugin) == "trl" and (why := missing_columns(plugin, problems)) is not None:
-        raise RewardError(f"reward {name}: {why}")
+    """Raise RewardError if a reward in TRL's form needs a column that none of the problems has, or if one in another
+    form has a parameter with the name of a column, which it would not get."""
+    if form_of(plugin) == "trl":
+        if (why := missing_columns(plugin, problems)) is not None:
+            raise RewardError(f"reward {name}: {why}")
+        return
+    columns = {column for problem in problems for column in _columns(problem)}
+    with contextlib.suppress(TypeError, ValueError):  # of a built-in function
+        names = _needed(inspect.signature(plugin).parameters)
+        for parameter in names:
+            if parameter in columns and names[0] not in ("problem", "problems"):
+                raise RewardError(
+                    f"reward {name}: its parameter {parameter} has the name of a column, but it would get a problem or "
+                    f"a completion; {_EXPECTED}"
+                )
 
 
 def call_plugin(name: str, plugin: Plugin, problem: Problem, completion: Completion) -> float:

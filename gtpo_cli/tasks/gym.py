@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from importlib import import_module, metadata
 from typing import Any
 
-from gtpo_cli.errors import DataError
+from gtpo_cli.errors import DataError, install
 from gtpo_cli.recipe.data import GYM
 from gtpo_cli.seeds import derive_seed
 from gtpo_cli.tasks.worked import worked_solution
@@ -122,7 +122,7 @@ def version() -> str | None:
 
 def _library(module: str) -> Any:
     if version() is None:
-        raise DataError(f"{GYM}...: needs reasoning-gym, which is not installed; pip install 'gtpo_cli[tasks]'")
+        raise DataError(f"{GYM}...: needs reasoning-gym, which is not installed; {install('tasks')}")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of what it depends on
         import_module("reasoning_gym")

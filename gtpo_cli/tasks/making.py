@@ -167,7 +167,7 @@ def _checked(name: str, row: Any, *, scores: bool) -> dict[str, Any]:
     if not isinstance(row, Mapping) or not isinstance(row.get("question"), str) or not row["question"].strip():
         raise DataError(f"{name}: problems() gave {shown(row)}; expected a mapping with the text of a question")
     answer, solution = row.get("answer"), row.get("solution")
-    if answer is None and not scores:
+    if not scores and not str("" if answer is None else answer).strip():
         raise DataError(f"{name}: the question {shown(row['question'])} has no answer, and the task has no score()")
     return {
         "question": row["question"],

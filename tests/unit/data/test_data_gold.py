@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gtpo_cli.data.reading import UnusableRowError, boxed_gold, column_gold, gsm8k_gold, last_boxed
+from gtpo_cli.data.reading import UnusableRowError, boxed_gold, last_boxed, own_gold
 
 
 @pytest.mark.parametrize(
@@ -51,6 +51,9 @@ def test_last_boxed_returns_what_was_put_in(before: str, inside: str, after: str
     assert last_boxed(f"{before}{macro}{inside}}}{after}") == inside.strip()
 
 
+gsm8k_gold, column_gold = own_gold("hashes", solution=None), own_gold("column", solution="solution")
+
+
 def test_gsm8k_gold_is_what_follows_the_last_mark() -> None:
     answer = "She sells 48/2 = <<48/2=24>>24 clips.\nThat #### is <<24+48=72>>72.\n#### 1,072 "
     assert gsm8k_gold({"answer": answer}) == ("1,072", "She sells 48/2 = 24 clips.\nThat #### is 72.")
@@ -58,7 +61,7 @@ def test_gsm8k_gold_is_what_follows_the_last_mark() -> None:
     bad: list[tuple[str | None, str]] = [
         ("just 72", "no #### in answer"),
         ("so\n####", "empty gold"),
-        (None, "no ####"),
+        (None, "empty gold answer"),
     ]
     for text, reason in bad:
         with pytest.raises(UnusableRowError, match=reason):

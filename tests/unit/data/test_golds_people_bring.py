@@ -12,6 +12,7 @@ from gtpo_cli.data import PromptEncoder, prepare
 from gtpo_cli.errors import DataError
 from gtpo_cli.policy.loading import read_model
 from gtpo_cli.recipe import build_recipe
+from gtpo_cli.rewards import accuracy_reward
 
 BASE = {"model": {"name": "builtin:tiny"}}
 
@@ -39,8 +40,13 @@ def prepared(tmp_path: Path, golds: list[Any], *overrides: str, question: str = 
         ('["1"]', "1"),
         ("[0, 1]", "[0, 1]"),  # an interval
         ("<answer>1</answer>", "1"),
+        ("<think>2? No, <answer>2</answer> is too much.</think>\n\n<answer>1</answer>", "1"),
         ("\u200b1\ufeff", "1"),
         ("\uff11\uff12", "12"),
+        ("\uff21\uff22\u200d", "AB"),
+        ("1\u200b000", "1000"),
+        ("<think>\\boxed{3}</think> <answer>4</answer>", "4"),
+        ("<Final-Answer>1</Final-Answer>", "1"),
         (r"So $\boxed{5}$. We use \boxed notation.", "5"),
         (r"$x = \boxed{5}$ or $x = \boxed{-3}$", "5, -3"),
         (r"It is $\boxed 7$.", "7"),
@@ -53,7 +59,8 @@ def test_a_gold_answer_is_read_as_its_author_meant_it(tmp_path: Path, written: A
 
 
 @pytest.mark.parametrize(
-    "written", ["proof", "Proof", "notfound", r"\frac{1}{", "", "\u200b", ["1", "2"], '["1", "2"]', "<a></a>"]
+    "written",
+    ["proof", "Proof", "notfound", r"\frac{1}{", "", "\u200b", ["1", "2"], '["1", "2"]', "<answer> </answer>"],
 )
 def test_a_gold_answer_that_nothing_can_equal_drops_its_row(tmp_path: Path, written: Any) -> None:
     golds, notes = prepared(tmp_path, ["1", written])
@@ -66,6 +73,24 @@ def test_a_gold_answer_that_nothing_can_equal_drops_its_row(tmp_path: Path, writ
 
 def test_text_tasks_keep_the_word_proof(tmp_path: Path) -> None:
     assert prepared(tmp_path, ["proof"], "rewards.accuracy.equality=text")[0] == ["proof"]
+
+
+def test_invisible_characters_and_full_width_forms_count_on_neither_side(tmp_path: Path) -> None:
+    """What stands in the file earns the reward when a model repeats it."""
+    for equality, written in (("text", ["\uff21\u200b b", "1\ufeff"]), ("mathematics", ["\uff12\uff58", "\u200b1"])):
+        golds, _ = prepared(tmp_path, written, f"rewards.accuracy.equality={equality}")
+        for gold, text in zip(golds, written, strict=True):
+            answer = f"<reasoning>\n</reasoning>\n<answer>{text}</answer>"
+            assert accuracy_reward(answer, gold, equality=equality) == 10.0  # type: ignore[arg-type]
+
+
+def test_long_texts_are_said(tmp_path: Path) -> None:
+    _, notes = prepared(tmp_path, ["Monday", " ".join(["word"] * 13)], "rewards.accuracy.equality=text")
+    assert any(
+        note.startswith("1 of 2 gold answers in words, which only the same words equal; the first is") for note in notes
+    )
+    _, notes = prepared(tmp_path, [" ".join(["word"] * 13)], "rewards.accuracy.weight=0", "rewards.format.weight=1")
+    assert not [note for note in notes if "gold answers in words" in note]
 
 
 def test_words_and_second_answers_are_said(tmp_path: Path) -> None:
@@ -113,6 +138,34 @@ def test_prompts_that_ask_for_another_form_are_pointed_out(
         assert said[0].startswith(
             f"3 of 3 prompts in the data ask for the answer {asked}, but rewards.answer is {answer}"
         )
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ([], None),  # the default prompt shows the tags
+        (["data.system_prompt=Solve it."], "<reasoning> or <answer>"),
+        (["data.system_prompt=Solve it.", "rewards.format.tags.reasoning=null"], "<answer>"),
+        (["data.system_prompt=Put it in <answer> tags.", "rewards.format.tags.reasoning=null"], None),
+        (["data.system_prompt=Solve it.", "rewards.answer=boxed", "rewards.format.tags.reasoning=null"], "\\boxed"),
+        (["data.system_prompt=Use \\boxed{}.", "rewards.answer=boxed", "rewards.format.tags.reasoning=null"], None),
+        (["data.system_prompt=Solve it.", "model.name=builtin:tiny"], None),  # it has learned the tags
+        (["data.system_prompt=Solve.", "objective.name=sft", "rewards.format.tags.reasoning=null"], None),  # learns it
+    ],
+)
+def test_prompts_that_do_not_show_what_is_rewarded_are_pointed_out(
+    tmp_path: Path, changes: list[str], said: str | None
+) -> None:
+    (tmp_path / "own.jsonl").write_text('{"question": "1+1?", "answer": "2"}\n')
+    data = {"path": str(tmp_path / "own.jsonl")}
+    recipe = build_recipe({"model": {"name": "some/model"}, "data": data}, changes, where="r")
+    tokenizer = read_model(recipe.model.model_copy(update={"name": "builtin:tiny"})).tokenizer
+    tokenizer.chat_template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"
+    encoder = PromptEncoder(tokenizer, recipe.data.system_prompt, tags=recipe.rewards.tags)
+    notes = prepare(recipe, encoder, 4096).notes
+    begin = "most prompts do not show "
+    found = [note.removeprefix(begin).split(",")[0] for note in notes if note.startswith(begin)]
+    assert found == ([] if said is None else [said])
 
 
 def test_columns_that_are_not_used_are_said(tmp_path: Path) -> None:

@@ -117,6 +117,9 @@ def test_special_tokens_that_are_tags_stay_in_the_text(tokenizer: Any) -> None:
     completion = completion_of(text, tokenizer)
     end, pad = tokenizer.eos_token_id, tokenizer.pad_token_id
     assert completion_text(tokenizer, [*completion.token_ids, end, pad, pad], {end}) == text
+    tokenizer.pad_token = "1"  # as of models that were saved with pad_token_id 0, which is text
+    ids = tokenizer("1+1=2")["input_ids"]
+    assert completion_text(tokenizer, [*ids, end, tokenizer.pad_token_id], {end}) == "1+1=2"
     assert PromptEncoder(tokenizer, None).has_special_tags
     assert tokenizer.decode(completion.token_ids, skip_special_tokens=True) == "<reasoning>1+1</reasoning>2"
 

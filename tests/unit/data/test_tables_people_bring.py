@@ -14,8 +14,10 @@ import pytest
 from pyarrow import feather
 
 from gtpo_cli.data import load_problems
+from gtpo_cli.data.guess import guessed_data
 from gtpo_cli.data.local import find_files, open_files
-from gtpo_cli.data.reading import column_gold, guessed_columns, turns_in
+from gtpo_cli.data.problems import any_gold
+from gtpo_cli.data.reading import guessed_columns, own_gold, turns_in
 from gtpo_cli.errors import DataError
 from gtpo_cli.recipe.data import SourceRecipe
 
@@ -45,6 +47,23 @@ def test_folders_of_save_to_disk_and_their_files(tmp_path: Path) -> None:
     assert read(tmp_path / "feather.arrow") == ("feather", rows)
 
 
+def test_columns_of_classes_have_their_names(tmp_path: Path) -> None:
+    kinds = datasets.Features(
+        {"question": datasets.Value("string"), "answer": datasets.ClassLabel(names=["no", "yes"])}
+    )
+    written = datasets.Dataset.from_dict({"question": ["a", "b", "c"], "answer": [1, 0, -1]}, features=kinds)
+    written.to_parquet(tmp_path / "hub/train.parquet")
+    written.save_to_disk(tmp_path / "saved")
+    hub = {"benchmark": "hub", "dataset": str(tmp_path / "hub")}
+    for source in ({"benchmark": "local", "path": str(tmp_path / "hub")}, hub,
+                   {"benchmark": "local", "path": str(tmp_path / "saved")}):  # fmt: skip
+        loaded = load_problems(SourceRecipe.model_validate(source), seed=0, is_usable=any_gold, with_columns=True)
+        assert [problem.gold for problem in loaded.problems] == ["yes", "no"]
+        assert [problem.columns["answer"] for problem in loaded.problems] == [1, 0]  # a reward gets what datasets gives
+        assert [row.reason for row in loaded.dropped] == ["empty gold answer"]
+    assert guessed_data(SourceRecipe.model_validate(hub))["gold"] == "column"
+
+
 def test_a_damaged_arrow_file_is_said(tmp_path: Path) -> None:
     (tmp_path / "no.arrow").write_bytes(b"no such thing" * 9)
     with pytest.raises(DataError, match=r"no\.arrow: is not an Arrow file, or is damaged"):
@@ -61,12 +80,14 @@ def test_a_damaged_arrow_file_is_said(tmp_path: Path) -> None:
     [
         ("x-00000-of-00001.txt", "a", r"cannot read \.txt; use \.jsonl"),
         ("x-00000-of-00001", "a", "cannot read a file without suffix"),
+        ("rows.jsonl.gz", "\x1f\x8b", r"is compressed \(gzip\); unpack it"),
+        ("rows.pq", "PAR1", r"is a Parquet file; name it \.parquet"),
         ("sep.csv", "sep=;\nquestion;answer\na;1\n", r"sep\.csv:1: 'sep=;' is no header"),
         ("said.csv", "# exported today\nquestion,answer\na,1\n", r"said\.csv:1: '# exported today' is no header"),
     ],
 )
 def test_the_cause_is_named(tmp_path: Path, name: str, text: str, why: str) -> None:
-    (tmp_path / name).write_text(text)
+    (tmp_path / name).write_bytes(text.encode("latin-1"))
     with pytest.raises(DataError, match=why):
         read(tmp_path / name)
 
@@ -96,7 +117,7 @@ def test_other_text_stays_text(text: str) -> None:
 
 @pytest.mark.parametrize(("value", "gold"), [("2.50", "2.50"), ("7", "7"), ("1E+2", "100")])
 def test_a_decimal_is_a_number(value: str, gold: str) -> None:
-    assert column_gold({"answer": Decimal(value)}) == (gold, None)
+    assert own_gold("column", solution=None)({"answer": Decimal(value)}) == (gold, None)
 
 
 # -- columns ----------------------------------------------------------------------------------------------------------
@@ -127,8 +148,6 @@ def test_the_columns_of_a_question_are_joined(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("choices", "answer", "gold"),
     [
-        (["7", "8", "1"], 1, "B"),  # a number counts from 0, as in MMLU
-        (["7", "8", "1"], "1", "C"),  # the text of a choice
         (["cat", "dog"], "1", "B"),
         (["cat", "dog"], "cat", "A"),
         (["cat", "dog"], "B", "B"),
@@ -143,10 +162,30 @@ def test_choices_follow_the_question_and_the_gold_answer_is_a_letter(
 ) -> None:
     columns = {"question": "q", "answer": "a", "choices": "c"}
     (problem,) = load(tmp_path, columns, {"q": "Which?", "c": choices, "a": answer}).problems
-    listed = 3 if choices == ["7", "8", "1"] else 2
     assert problem.gold == gold
     assert problem.question.startswith(f"Which?\n\n{'1' if gold == '2' else 'A'}. ")
-    assert problem.question.count("\n") == 1 + listed
+    assert problem.question.count("\n") == 3
+
+
+@pytest.mark.parametrize(
+    ("choices", "answers", "golds"),
+    [
+        (["7", "8", "1"], [1, 0, 2], "BAC"),  # numbers from 0, as in MMLU: a choice with the text 1 changes nothing
+        (["7", "8", "1"], ["1", "7", "8"], "CAB"),  # texts of choices
+        (["7", "8", "1"], [1, 2, 3, 3], "ABCC"),  # numbers from 1
+        ({"label": [1, 2, 3], "text": ["2", "3", "1"]}, [1, 2, 3], "123"),  # labels
+        (["B", "A", "C"], ["B", "C", "A"], "BCA"),  # letters, though they are texts too
+    ],
+)
+def test_the_whole_column_tells_how_the_right_choice_is_stored(
+    tmp_path: Path, choices: Any, answers: list[Any], golds: str
+) -> None:
+    columns = {"question": "q", "answer": "a", "choices": "c"}
+    rows = [{"q": f"Which is {number}?", "c": choices, "a": answer} for number, answer in enumerate(answers)]
+    assert "".join(problem.gold for problem in load(tmp_path, columns, *rows).problems) == golds
+    *most, last = rows
+    dropped = load(tmp_path, columns, *most, last | {"a": "none of these"}).dropped
+    assert [row.reason for row in dropped] == ["gold answer is none of the choices: 'none of these'"]
 
 
 @pytest.mark.parametrize(
@@ -154,7 +193,7 @@ def test_choices_follow_the_question_and_the_gold_answer_is_a_letter(
     [
         (["cat", "dog"], "bird", "gold answer is none of the choices: 'bird'"),
         (["cat", "cat"], "cat", "gold answer is none of the choices: 'cat'"),
-        (["cat", "dog"], 2, "gold answer is none of the choices: '2'"),
+        (["cat", "dog"], 3, "gold answer is none of the choices: '3'"),
         (["cat"], "cat", "c has fewer than two answers to choose from"),
         ("[cat, dog]", "cat", "c is no list of answers to choose from: '[cat, dog]'"),
         ("cat or dog", "cat", "c is no list of answers to choose from: 'cat or dog'"),

@@ -246,11 +246,11 @@ DIGITS += wrong(
 
 # Letters that look like the right one. (Case-folding, which docs/rewards.md promises, makes K of the Kelvin sign.)
 LETTERS = [
-    *right("letters", "A", "a", r"\text{A}", "(A)", " A. "),
+    *right("letters", "A", "a", r"\text{A}", "(A)", " A. ", "\N{FULLWIDTH LATIN CAPITAL LETTER A}"),
     *wrong(
         "letters",
         "A",
-        *("\N{CYRILLIC CAPITAL LETTER A}", "\N{GREEK CAPITAL LETTER ALPHA}", "\N{FULLWIDTH LATIN CAPITAL LETTER A}"),
+        *("\N{CYRILLIC CAPITAL LETTER A}", "\N{GREEK CAPITAL LETTER ALPHA}"),
         *("\N{MATHEMATICAL BOLD CAPITAL A}", "\N{MATHEMATICAL DOUBLE-STRUCK CAPITAL A}"),
         *("\N{LATIN LETTER SMALL CAPITAL A}", "\N{CHEROKEE LETTER GO}", "\N{CIRCLED LATIN CAPITAL LETTER A}"),
         *("A\N{COMBINING ACUTE ACCENT}", "\N{FOR ALL}", "\N{REGIONAL INDICATOR SYMBOL LETTER A}"),

@@ -15,7 +15,7 @@ from gtpo_cli.errors import RewardError
 from gtpo_cli.recipe.data import SourceRecipe
 from gtpo_cli.recipe.rewards import RewardsRecipe
 from gtpo_cli.rewards import Scorer
-from gtpo_cli.rewards.user_reward import form_of
+from gtpo_cli.rewards.user_reward import check_plugin_columns, form_of
 from gtpo_cli.types import Completion, Group, Problem
 
 CHAT = (("system", "Be brief."), ("user", "1+1?"))
@@ -163,6 +163,16 @@ def test_what_can_be_called_in_no_form_is_told_what_is_expected(function: Callab
 def test_an_exception_names_file_and_line_of_the_user_s_code(rewards: Any, name: str, words: str) -> None:
     with pytest.raises(RewardError, match=words):
         scored(f"of_trl:{name}", [ASKED])
+
+
+def test_a_parameter_with_the_name_of_a_column_would_not_get_it() -> None:
+    problems = [ASKED, Problem("p4", "4+4?", "8", columns={"problem": "4+4?", "answer": "8"})]
+    check_plugin_columns("m:f", lambda problem, completion: 0.0, problems)
+    check_plugin_columns("m:f", lambda problem, answer: 0.0, problems)  # it knows what it gets
+    check_plugin_columns("m:f", lambda problem, completion, answer=None: 0.0, problems)
+    check_plugin_columns("m:f", min, problems)
+    with pytest.raises(RewardError, match=r"^reward m:f: its parameter answer has the name of a column, but it would"):
+        check_plugin_columns("m:f", lambda response, answer: float(response == answer), problems)
 
 
 def test_rows_are_kept_where_somebody_asks_for_them(tmp_path: Path) -> None:

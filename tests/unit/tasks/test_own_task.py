@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from gtpo_cli.data import load_problems
 from gtpo_cli.errors import DataError, RewardError
 from gtpo_cli.recipe import load_recipe
+from gtpo_cli.recipe.data import SourceRecipe
 from gtpo_cli.rewards import Scorer, check_rewards
 from gtpo_cli.runs.folder import RunFolder, Trust
 from gtpo_cli.tasks.making import task_problems
@@ -63,6 +65,18 @@ class Greedy(Listed):
 class Unordered(Listed):
     def problems(self, split, seed):
         return [{"question": "".join({"a", "b", "c", "d", "e", "f"}), "answer": 1}]
+
+
+class Broken(Listed):
+    def problems(self, split, seed):
+        yield {"question": "half", "answer": r"\\frac{1}{"}
+        if split == "train":
+            yield {"question": "one", "answer": 1}
+
+
+class Blank(Listed):
+    def problems(self, split, seed):
+        return [{"question": "blank", "answer": " "}]
 
 
 class Silent(Listed):
@@ -152,6 +166,15 @@ def test_without_a_score_answers_are_compared() -> None:
     assert [verdict.correct for verdict in verdicts] == [True, True, False]
 
 
+def test_a_gold_answer_that_nothing_can_equal_drops_its_problem() -> None:
+    data = {"benchmark": "my_task.py:Broken"}
+    loaded = load_problems(SourceRecipe.model_validate(data), seed=1)
+    assert [problem.gold for problem in loaded.problems] == ["1"]
+    assert [row.reason for row in loaded.dropped] == [r"unusable gold answer: '\\frac{1}{'"]
+    with pytest.raises(DataError, match=r"my_task\.py:Broken: no usable problem; dropped 1 row"):
+        load_problems(SourceRecipe.model_validate(data | {"split": "test"}), seed=1)
+
+
 def test_sets_of_texts_have_the_same_order_in_every_process() -> None:
     assert len({made("Unordered")[0].question for _ in range(4)}) == 1
 
@@ -183,6 +206,7 @@ def test_a_score_above_1_is_an_error_of_the_task() -> None:
         ("Listed", {"width": 3}, r"my_task.py:Listed: TypeError: Listed\(\) takes no arguments"),
         ("Missing", {}, "my_task.py:Missing: module my_task.py has no function Missing"),
         ("NoTask", {}, r"makes no task: it has no method problems\(split, seed\)"),
+        ("Blank", {}, r"the question 'blank' has no answer, and the task has no score\(\)"),
         ("Silent", {}, r"the question 'no answer' has no answer, and the task has no score\(\)"),
         ("Raising", {}, r"my_task.py:Raising: at my_task.py:\d+ in Raising.problems: KeyError: 'row'"),
     ],
