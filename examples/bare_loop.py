@@ -1,8 +1,7 @@
 """All of GTPO in bare torch on the built-in model: half a minute on one CPU core, without a download.
 
 The reward is 0 to 20 (docs/rewards.md); it rises from about 11 to about 18: `python examples/bare_loop.py`.
-B prompts, G completions of each, T tokens, N tokens flattened; entropies and log-probabilities are in nats. The
-paragraph from the tokens to the loss is also in docs/library.md.
+B prompts, G completions of each, T tokens, N tokens flattened; entropies and log-probabilities are in nats.
 """
 
 import torch

@@ -312,7 +312,7 @@ def print_end(done: Outcome) -> None:
             print_whole(f"nothing was held out to test on; to test on another file: {command}")
             suggest("report", done.folder.path)
         return
-    print(f"stopped ({done.stopped}): {where} is saved")
+    print(f"stopped ({done.stopped}): {where if done.step else 'no step'} is saved")
     _print_offline(done.folder.path)
     if done.stopped in EXITS:
         suggest("train", "--resume", done.folder.path)

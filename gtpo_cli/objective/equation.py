@@ -8,6 +8,7 @@ Axes: B prompts, G completions of one prompt, N completions, T completion tokens
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -18,6 +19,7 @@ from gtpo_cli.errors import RecipeError
 from gtpo_cli.objective.advantages import AdvantageRule, Rewards, group
 from gtpo_cli.objective.conflict import Alignment, ConflictSpans, Span, conflict_spans
 from gtpo_cli.objective.entropy import keep_mask, mean_entropy
+from gtpo_cli.objective.loss import RULES as LOSSES
 from gtpo_cli.objective.loss import Average, LossRule, token, token_shares
 from gtpo_cli.objective.token_rules import Control, Needs, TokenRule, Tokens, conflict, controlled, needs_of
 
@@ -77,6 +79,11 @@ class Method(NamedTuple):
     def ranks(self) -> bool:
         """Whether the rule for the loss compares all tokens of the step."""
         return needs_of(self.loss, "row") == "step"
+
+    @property
+    def is_built_in(self) -> bool:
+        """Whether the rule for the loss is. Then no token's gradient passes through another one's term."""
+        return (self.loss.func if isinstance(self.loss, partial) else self.loss) in LOSSES.values()
 
     def weigh(self, tokens: Tokens) -> Tensor:
         """Return lambda, float32 and 0 at padding. Raises RecipeError if a rule gives something else.

@@ -141,6 +141,7 @@ class ModelDecoder:
                 self._mask = prefill.mask[prefill.prompt_R]
         make_room(cache, policy.dtype)
         self._hidden, self._positions = prefill.hidden, prefill.positions
+        self._last = policy.max_seq_length - 1
 
     def logits(self) -> Tensor:
         return self._head(self._hidden).float()
@@ -156,7 +157,8 @@ class ModelDecoder:
             use_cache=True,
         )
         self._hidden = output.last_hidden_state[:, -1]
-        self._positions = self._positions + 1
+        # finished rows stay for a while, and beyond the context they would change what others see (longrope)
+        self._positions = (self._positions + 1).clamp(max=self._last)
 
     def select(self, keep_R: Tensor) -> None:
         self._cache.reorder_cache(keep_R.nonzero().squeeze(1))

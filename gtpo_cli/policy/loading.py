@@ -31,7 +31,7 @@ from gtpo_cli.policy.tiny import resolve_name
 from gtpo_cli.recipe.schema import ModelRecipe
 from gtpo_cli.runs.files import Wrong, open_regular, parse_json, read_bytes, read_json
 from gtpo_cli.runs.limited import LIMITS
-from gtpo_cli.text import describe, one_line, shown
+from gtpo_cli.text import describe, one_line, shown, some
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 
@@ -271,14 +271,22 @@ def check_finite(path: str, model: Any) -> None:
             )
 
 
-def check_complete(path: str, missing_keys: Collection[str]) -> None:
-    """Raise ModelError if weights were missing, since random numbers would take their place."""
-    if missing_keys:
-        first = ", ".join(sorted(missing_keys)[:3])
+def check_complete(path: str, model: torch.nn.Module, loading: Mapping[str, Collection[str]]) -> None:
+    """Raise ModelError if weights were missing, since random numbers would take their place, or if layers of the model
+    left some out, such as a bias. `loading`: what transformers says of it."""
+    if missing := sorted(loading["missing_keys"]):
+        first = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
         raise ModelError(
-            f"model.name: the weights of {path} lack {len(missing_keys)} tensors that its config.json needs ({first}"
-            f"{', ...' if len(missing_keys) > 3 else ''}); it is incomplete or not a causal language model; fetch it "
-            "again, or choose another"
+            f"model.name: the weights of {path} lack {len(missing)} tensors that its config.json needs ({first}); it "
+            "is incomplete or not a causal language model; fetch it again, or choose another"
+        )
+    layers = {name for name, _ in model.named_modules()}
+    parts = {key: key.rpartition(".") for key in sorted(loading["unexpected_keys"])}
+    unused = [key for key, (layer, _, part) in parts.items() if layer in layers and part in ("weight", "bias")]
+    if unused:
+        raise ModelError(
+            f"model.name: the weights of {path} have {len(unused)} tensors for which its config.json has no place "
+            f"({some(unused)}), so it would be another model; correct config.json, or fetch both from one place"
         )
 
 
@@ -288,6 +296,7 @@ def bounded_context(config: Any, max_seq_length: int) -> int:
     Longrope (Phi-3) turns the positions of a whole batch otherwise once one of its rows is longer than the original
     context. A completion would have other log-probabilities beside longer ones than beside shorter ones.
     """
+    config = config.get_text_config()
     ropes = getattr(config, "rope_parameters", None) or {}
     limits = [getattr(config, "max_position_embeddings", None)]
     for rope in (ropes, *ropes.values()):  # one for the model, or one for each kind of layer

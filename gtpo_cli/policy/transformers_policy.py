@@ -313,7 +313,7 @@ def load_transformers_policy(
         model, loading = AutoModelForCausalLM.from_pretrained(
             path, config=copy.deepcopy(files.config), dtype=stored, output_loading_info=True, **kwargs
         )
-    check_complete(path, loading["missing_keys"])
+    check_complete(path, model, loading)
     check_finite(path, model)
     _check_vocabulary(path, files.tokenizer, model)
     if not recipe.load_in_4bit:
@@ -323,6 +323,11 @@ def load_transformers_policy(
     if recipe.lora is not None:
         model = _with_lora(model, recipe.lora, seed)
     else:
+        if trains and getattr(model, "hf_quantizer", None) is not None:
+            raise ModelError(
+                f"model.name: the weights of {path} are quantised, and such weights cannot train; set model.lora (an "
+                "adapter beside them), or name a copy in 16 bits"
+            )
         _train_text_alone(model)
         reference = copy.deepcopy(model).eval().requires_grad_(False) if with_reference else None
     if recipe.gradient_checkpointing:
@@ -406,7 +411,8 @@ def _with_lora(model: Any, lora: LoraRecipe, seed: int) -> Any:
     from peft import LoraConfig, get_peft_model
 
     targets = adapter_targets(model, lora)
-    leaves = {name.rpartition(".")[2] for name, _ in model.named_modules()}
+    text = set(model.get_decoder().modules()) | {model.get_output_embeddings()}
+    leaves = {name.rpartition(".")[2] for name, module in model.named_modules() if module in text}
     unknown = ", ".join(name for name in targets if name not in leaves)
     it_has = f"it has {', '.join(linear_names(model))}, or all-linear for all of them"
     if unknown:

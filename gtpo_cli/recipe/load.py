@@ -187,6 +187,8 @@ def _conditional_defaults(written: Mapping[str, Any]) -> dict[str, Any]:
     if (preset := str(data.get("system_prompt_preset"))) in PRESETS:
         chosen["data.system_prompt"] = PRESETS[preset]
     chosen |= METHODS.get(str(objective.get("name", "gtpo")), {})
+    if data.get("curriculum") is not None or data.get("rest_after") is not None:
+        chosen["training.keep_best"] = None  # accuracy in training is then of other problems at each step
     for key in _RULES:
         if "rule" in _section(objective, key):  # a method's keywords are for its own rule
             chosen.pop(f"objective.{key}.config", None)

@@ -522,6 +522,16 @@ class Recipe(Section):
                 "above 1"
             )
         rewards = self.rewards
+        if objective.advantages.rule == "reinforce" and objective.resample:
+            problems.append(
+                "objective.resample: discards groups with equal rewards, from which objective.advantages.rule: "
+                "reinforce learns too; set one of the two otherwise"
+            )
+        if objective.advantages.rule == "reinforce" and not rewards.accuracy.weight:
+            problems.append(
+                "objective.advantages.rule: reinforce reads right and wrong alone, and rewards.accuracy.weight is 0; "
+                "give it a weight, or choose another rule"
+            )
         problems += rewards.problems()
         problems += self.evaluation.problems()
         if self.rewards.tags != Tags() and self.data.system_prompt == PAPER_SYSTEM_PROMPT:

@@ -262,11 +262,10 @@ def choose_checkpoint(run: RunFolder, which: str | int = "best") -> Checkpoint:
     steps = store.steps()
     if not steps:
         raise CheckpointError(f"{run.path}: has no checkpoint yet; continue with gtpo train --resume {run.path}")
-    step = steps[-1] if which == "last" else which
-    newest = None
+    newest = steps[-1]
+    step = newest if which in ("last", "best") else which
     if which == "best":
-        newest, _ = store.newest_intact()
-        assert newest is not None
+        _check(store, newest)  # it knows which one is best
         best = store.load_state(newest).best_step
         step = best if best in steps else newest
     if not isinstance(step, int) or step not in steps:
@@ -274,13 +273,17 @@ def choose_checkpoint(run: RunFolder, which: str | int = "best") -> Checkpoint:
         raise CheckpointError(
             f"{run.path}: there is no checkpoint {which}; choose best, last or one of the steps {there}"
         )
-    if step != newest:  # the newest was checked above
-        try:
-            store.check(step)
-        except CheckpointError as error:
-            others = ", ".join(str(other) for other in steps if other != step) or "none"
-            raise CheckpointError(f"{error}; choose another step: with --checkpoint, or RUN:STEP ({others})") from error
+    if which != "best" or step != newest:
+        _check(store, step)
     return Checkpoint(step, store.path(step))
+
+
+def _check(store: CheckpointStore, step: int) -> None:
+    try:
+        store.check(step)
+    except CheckpointError as error:
+        others = ", ".join(str(other) for other in store.steps() if other != step) or "none"
+        raise CheckpointError(f"{error}; choose another step: with --checkpoint, or RUN:STEP ({others})") from error
 
 
 def write_manifest(folder: Path) -> None:

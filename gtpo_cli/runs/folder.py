@@ -279,10 +279,12 @@ class Beginning:
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """`total_steps`: the planned last step. `products`: the type of the output layer's products on that machine."""
+    """`total_steps`: the planned last step. `products`: the type of the output layer's products on that machine.
+    `model_commit`: of the base on the hub."""
 
     total_steps: Annotated[int, Field(ge=1)] | None = None
     products: str | None = None
+    model_commit: str | None = None
 
 
 def new_run(recipe: Recipe) -> tuple[Recipe, RunFolder]:

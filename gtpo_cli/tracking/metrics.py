@@ -126,8 +126,8 @@ _FAMILIES = (
            "groups whose coefficients on shared prefix (or eos) tokens sum to less than 0 / groups where they do not"
            " cancel; only with objective.audit"),
     Metric("tasks/<benchmark>/accuracy_rate", "share", None,
-           "as train/accuracy_rate, of the completions of one part of the data; with a mixture, data.curriculum or"
-           " data.rest_after"),
+           "as train/accuracy_rate, of the completions of one part of the data, those that objective.resample discarded"
+           " among them; with a mixture, data.curriculum or data.rest_after"),
     Metric("tasks/<benchmark>/level", "level", None, "its level, from 0; only with data.curriculum"),
     Metric("eval/<benchmark>/accuracy_rate", "share", "more",
            "right answers / completions, one of each of evaluation.limit test problems; of each part of a mixture too"),
@@ -177,7 +177,10 @@ def in_order(names: Iterable[str]) -> list[str]:
 
 def metrics_table() -> str:
     """Return the declarations as a Markdown table for the documentation, which explains the range of each unit."""
-    rows = [(f"`{row.name}`", row.unit, row.better or "", row.formula) for row in (*_DECLARED, *_FAMILIES)]
+    rows = [
+        (f"`{row.name}`", row.unit, row.better or "", row.formula.replace("<H>_i", "`<H>_i`"))  # no HTML
+        for row in (*_DECLARED, *_FAMILIES)
+    ]
     return markdown_table(("name", "unit", "better", "what it is"), rows)
 
 

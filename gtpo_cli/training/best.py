@@ -83,6 +83,13 @@ def more_is_better(key: str, name: str, recipe: Recipe) -> bool:
         )
     if reason := not_measured(name, recipe):
         raise RecipeError(f"{key}: {reason}")
+    if name.startswith(("train/", "rewards/")) and (
+        recipe.data.curriculum is not None or recipe.data.rest_after is not None
+    ):
+        raise RecipeError(
+            f"{key}: {name} is of the problems that are asked, which data.curriculum and data.rest_after change; "
+            "choose eval/... (with training.eval_every)"
+        )
     return metric.better == "more"
 
 

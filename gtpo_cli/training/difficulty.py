@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain
 from statistics import fmean
 
 from gtpo_cli.data import Prompt
 from gtpo_cli.data.order import Asked
 from gtpo_cli.recipe.data import CurriculumRecipe
 from gtpo_cli.runs.files import Count, parse_json
+from gtpo_cli.training.step import Discarded
 from gtpo_cli.types import Group
 
 
@@ -53,15 +55,16 @@ class Difficulty:
         """What the next steps may ask."""
         return Asked(None if self._curriculum is None else self.levels, self.resting)
 
-    def observe(self, groups: Sequence[Group]) -> dict[str, float]:
-        """Take note of a step's groups, and return its metrics."""
+    def observe(self, groups: Sequence[Group], discarded: Iterable[Discarded] = ()) -> dict[str, float]:
+        """Take note of a step's groups and of those that it discarded, and return its metrics."""
         right: dict[str, list[int]] = {}
-        for group in groups:
-            correct = [int(verdict.correct) for verdict in group.verdicts]
-            right.setdefault(group.problem.part, []).extend(correct)
-            if group.problem.level == self.levels[group.problem.part]:  # not one that was sampled before a move
-                self._recent[group.problem.part].extend(correct)
-            number, alike = self._place[id(group.problem)], len(set(correct)) == 1
+        kept = (Discarded(group.problem, [verdict.correct for verdict in group.verdicts]) for group in groups)
+        for problem, answers in chain(discarded, kept):
+            correct = [int(answer) for answer in answers]
+            right.setdefault(problem.part, []).extend(correct)
+            if problem.level == self.levels[problem.part]:  # not one that was sampled before a move
+                self._recent[problem.part].extend(correct)
+            number, alike = self._place[id(problem)], len(set(correct)) == 1
             self._alike[number] = self._alike.get(number, 0) + 1 if alike else 0
         metrics = {f"tasks/{part}/accuracy_rate": fmean(correct) for part, correct in right.items()}
         if self._curriculum is not None:

@@ -25,10 +25,10 @@ from gtpo_cli.data.prompts import completion_text
 from gtpo_cli.objective.batch import pad_rows
 from gtpo_cli.policy.packing import measure_rows
 from gtpo_cli.policy.sampler import SamplingParams, collate, sample
-from gtpo_cli.runs.files import Count, Finite, parse_json
+from gtpo_cli.runs.files import Count, parse_json
 from gtpo_cli.seeds import derive_seed
 from gtpo_cli.training.difficulty import Difficulty
-from gtpo_cli.training.step import StepParts, StepSamples
+from gtpo_cli.training.step import Discarded, StepParts, StepSamples
 from gtpo_cli.training.stopwatch import Stopwatch
 from gtpo_cli.types import Completion, Group, Verdict
 
@@ -62,7 +62,7 @@ def sample_steps(parts: StepParts, steps: Sequence[StepPrompts], *, clock: Stopw
     samples = []
     for age, step in enumerate(steps):
         chosen, groups = groups[: len(step.prompts)], groups[len(step.prompts) :]
-        chosen, resampled_share = _resample(parts, chosen, step, clock)
+        discarded = _resample(parts, chosen, step, clock)
         old_NT = None
         if age > 0:  # by then the weights will have moved
             with clock.phase("train"):
@@ -72,7 +72,7 @@ def sample_steps(parts: StepParts, steps: Sequence[StepPrompts], *, clock: Stopw
                     parts.budget,
                     packed=policy.packs,
                 ).cpu()
-        samples.append(StepSamples(chosen, step.seed, resampled_share, age, old_NT))
+        samples.append(StepSamples(chosen, step.seed, discarded, age, old_NT))
     return samples
 
 
@@ -85,41 +85,38 @@ def _sample_and_score(parts: StepParts, prompts: Sequence[Prompt], seed: int, cl
         return parts.scorer.score_groups(groups)
 
 
-def _resample(
-    parts: StepParts, groups: list[Group], step: StepPrompts, clock: Stopwatch
-) -> tuple[list[Group], float | None]:
-    """Replace groups without reward spread by groups of new prompts (DAPO's dynamic sampling).
-
-    Return the groups and the discarded share of all sampled groups. A group without spread after the last attempt
-    stays.
+def _resample(parts: StepParts, groups: list[Group], step: StepPrompts, clock: Stopwatch) -> list[Discarded] | None:
+    """Replace groups without reward spread by groups of new prompts (DAPO's dynamic sampling), and return those that
+    were replaced. A group without spread after the last attempt stays.
     """
     attempts = parts.objective.resample
     if step.more is None or not attempts:
-        return groups, None
-    thrown_away = 0
+        return None
+    discarded = []
     for attempt in range(attempts):
         without_spread = [place for place, group in enumerate(groups) if len({v.reward for v in group.verdicts}) == 1]
         if not without_spread:
             break
-        thrown_away += len(without_spread)
         seed = derive_seed(step.seed, "resample", attempt)
         fresh = _sample_and_score(parts, step.more(attempt, len(without_spread)), seed, clock)
         for place, group in zip(without_spread, fresh, strict=True):
+            discarded.append(Discarded(groups[place].problem, [verdict.correct for verdict in groups[place].verdicts]))
             groups[place] = group
-    return groups, thrown_away / (thrown_away + len(groups))
+    return discarded
 
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
     """A step in a checkpoint, without its tokens.
 
+    `discarded`: the number in the data of the problem of each discarded group, and whether each completion was right.
     `problems`: the number in the data and the id of each group's problem. `lengths`, `truncated` and `verdicts` have
     one entry for each completion.
     """
 
     number: Count
     age: Count
-    resampled_share: Finite | None
+    discarded: list[tuple[Count, list[bool]]] | None
     problems: list[tuple[Count, str]]
     lengths: list[Count]
     truncated: list[bool]
@@ -189,7 +186,10 @@ class Generations:
             verdicts = [verdict for group in samples.groups for verdict in group.verdicts]
             problems = [(place[id(group.problem)], group.problem.id) for group in samples.groups]
             truncated = [completion.truncated for completion in completions]
-            of_step = _Stored(number, samples.age, samples.resampled_share, problems, lengths, truncated, verdicts)
+            gone = None
+            if samples.discarded is not None:
+                gone = [(place[id(problem)], list(correct)) for problem, correct in samples.discarded]
+            of_step = _Stored(number, samples.age, gone, problems, lengths, truncated, verdicts)
             stored.append(asdict(of_step))
             assert samples.old_NT is not None, "measured for every age above 0"
             for completion, length, old_T in zip(completions, lengths, samples.old_NT, strict=True):
@@ -252,4 +252,7 @@ class Generations:
             for b, (problem, ids) in enumerate(prompts)
         ]
         old_NT = pad_rows([old for _, _, old in taken], value=0.0, dtype=torch.float32)
-        return StepSamples(groups, self._seed_of(step.number), step.resampled_share, step.age, old_NT)
+        gone = None
+        if step.discarded is not None:
+            gone = [Discarded(self._prompts[number][0], correct) for number, correct in step.discarded]
+        return StepSamples(groups, self._seed_of(step.number), gone, step.age, old_NT)

@@ -2,6 +2,7 @@
 
 Every rule compares the mean over the last `window` steps with the run's first window (start) and its best window so
 far. So there is no alarm before the second window, and a value that was bad from the start does not count as collapse.
+When a task's level changes, the accuracy rate has no best value until a window of that level is whole.
 
 If all completions of a group have always earned the same, the run has not collapsed either: it never had a learning
 signal. The guard warns once if no group of the first ten steps had any spread. In the second window it stops such a run
@@ -56,9 +57,19 @@ class Alarm(NamedTuple):
 class CollapseGuard:
     """Observes the metrics of each step and raises alarms. After an alarm it starts a new window."""
 
-    def __init__(self, recipe: GuardRecipe, history: Iterable[Mapping[str, float]] = ()) -> None:
-        """`history`: metrics of the steps before a resume, oldest first. Their alarms are not repeated."""
-        self._recipe = recipe
+    def __init__(
+        self,
+        recipe: GuardRecipe,
+        history: Iterable[Mapping[str, float]] = (),
+        *,
+        rewarded: bool = True,
+        resting: bool = False,
+    ) -> None:
+        """`history`: metrics of the steps before a resume, oldest first. Their alarms are not repeated. `rewarded`:
+        whether right answers are; `resting`: whether prompts that are always right rest, so that accuracy falls."""
+        self._recipe, self._rewarded, self._resting = recipe, rewarded, resting
+        self._levels: dict[str, float] = {}
+        self._at_levels = 0  # steps since one changed
         self._steps: deque[Window] = deque(maxlen=recipe.window)
         self._start: Window | None = None
         self._best: Window | None = None  # the best window mean of each metric, from different windows
@@ -72,6 +83,9 @@ class CollapseGuard:
         step = Window(*(metrics.get(name, math.nan) for name in _METRICS))
         if not all(map(math.isfinite, step)):
             return []
+        levels = {name: value for name, value in metrics.items() if name.endswith("/level")}
+        self._at_levels = self._at_levels + 1 if levels == self._levels else 1
+        self._levels = levels
         self._steps.append(step)
         self._taken += 1
         self._had_spread |= step.uninformative < 1
@@ -91,7 +105,9 @@ class CollapseGuard:
             self._start = self._best = now
             return []
         over = f"over the last {self._recipe.window} steps"
-        texts = _collapses(self._recipe, now, start=self._start, best=self._best)
+        alike = self._rewarded and not self._resting and self._at_levels >= self._recipe.window
+        best = self._best if alike else self._best._replace(accuracy=0.0)
+        texts = _collapses(self._recipe, now, start=self._start, best=best, rewarded=self._rewarded)
         seen = [Alarm(COLLAPSE, f"{over} {text}") for text in texts]
         warned = self._told_no_signal and self._recipe.action == "warn"
         if not seen and not warned and self._never_had_signal(now):
@@ -99,13 +115,15 @@ class CollapseGuard:
         if seen:
             self._steps.clear()
         least = {name: min(getattr(self._best, name), getattr(now, name)) for name in ("truncated", "uninformative")}
-        self._best = Window(*map(max, self._best, now))._replace(**least)
+        self._best = Window(*map(max, best, now))._replace(**least)
+        if not alike:
+            self._best = self._best._replace(accuracy=0.0)
         return seen
 
     def _never_had_signal(self, now: Window) -> bool:
         assert self._best is not None
         share = min(self._best.uninformative, now.uninformative)
-        return share >= UNINFORMATIVE and now.accuracy < _NEARLY_ALL_RIGHT
+        return share >= UNINFORMATIVE and not (self._rewarded and now.accuracy >= _NEARLY_ALL_RIGHT)
 
     def _no_signal(self, when: str, now: Window, *, acts: bool = True) -> Alarm:
         self._told_no_signal = True
@@ -127,7 +145,7 @@ def remedies(accuracy: float, truncated: float) -> str:
     )
 
 
-def _collapses(recipe: GuardRecipe, now: Window, *, start: Window, best: Window) -> Iterator[str]:
+def _collapses(recipe: GuardRecipe, now: Window, *, start: Window, best: Window, rewarded: bool) -> Iterator[str]:
     format_fell = best.strict_format - now.strict_format >= recipe.format_drop
     accuracy_fell = best.accuracy - now.accuracy >= ACCURACY_DROP and now.accuracy <= best.accuracy / 2
     lost = (
@@ -142,7 +160,7 @@ def _collapses(recipe: GuardRecipe, now: Window, *, start: Window, best: Window)
         yield f"{now.truncated:.2f} of the completions reach the length limit (at best {best.truncated:.2f})"
     if now.length >= LENGTH_FACTOR * start.length and (format_fell or accuracy_fell):
         yield f"completions have {now.length:.0f} tokens (start {start.length:.0f}) and {lost}"
-    if now.uninformative >= UNINFORMATIVE > best.uninformative and now.accuracy < _NEARLY_ALL_RIGHT:
+    if rewarded and now.uninformative >= UNINFORMATIVE > best.uninformative and now.accuracy < _NEARLY_ALL_RIGHT:
         yield (
             f"{now.uninformative:.2f} of the groups have equal rewards, at an accuracy rate of {now.accuracy:.2f}, so "
             "nothing is learned"

@@ -134,7 +134,7 @@ def make_step(job: TrainingJob, parts: LoopParts, run: Run, number: int, *, firs
         run.warn(f"step {number} was skipped: {error}")
         parts.updater.advance_schedule()
         return {"optim/skipped": 1.0}
-    by_task = {} if parts.difficulty is None else parts.difficulty.observe(samples.groups)
+    by_task = {} if parts.difficulty is None else parts.difficulty.observe(samples.groups, samples.discarded or ())
     return run.record(number, rows, clock, parts.policy) | by_task
 
 

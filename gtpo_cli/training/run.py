@@ -153,7 +153,8 @@ class Run:
         self.stopped: str | None = None
         self.warn = trackers.warn
         self._trained = trained
-        self._guard = CollapseGuard(training.guard, history)
+        rewarded, resting = recipe.rewards.accuracy.weight > 0, recipe.data.rest_after is not None
+        self._guard = CollapseGuard(training.guard, history, rewarded=rewarded, resting=resting)
         self._best = Best(training.keep_best, window=training.save_every, history=history)
         self._rollbacks = state.rollbacks
         self._skipped = 0  # steps in a row without an update

@@ -175,12 +175,19 @@ def start_of(model: ModelRecipe, run: RunFolder) -> Checkpoint | None:
 
 
 def record_facts(run: RunFolder, facts: Mapping[str, Any], say: Callable[[str], None]) -> None:
-    """Write environment.json. `say` gets a sentence if products on the machine before had another type."""
-    before, now = run.environment().products, facts["products"]
-    if before not in (None, now):
+    """Write environment.json. `say` gets a sentence if products on the machine before had another type, or if the base
+    came from another commit."""
+    before = run.environment()
+    if before.products not in (None, facts["products"]):
         say(
-            f"this machine multiplies in {now}, and the one before in {before} (environment.json): steps differ by "
-            "rounding from those that the run would have taken there"
+            f"this machine multiplies in {facts['products']}, and the one before in {before.products} "
+            "(environment.json): steps differ by rounding from those that the run would have taken there"
+        )
+    if before.model_commit not in (None, facts["model_commit"]):
+        say(
+            f"{facts['model']} is at commit {facts['model_commit']} now, and was at {before.model_commit} at the last "
+            f"start; if its weights changed, stop, and write model.revision: {before.model_commit} into "
+            f"{run.recipe_file}"
         )
     run.write_environment({**facts, **_origin(run)})
 

@@ -48,7 +48,7 @@ from gtpo_cli.rewards import Scorer
 from gtpo_cli.training.optimizers import Updater
 from gtpo_cli.training.setup import method_of
 from gtpo_cli.training.stopwatch import Stopwatch
-from gtpo_cli.types import Group
+from gtpo_cli.types import Group, Problem
 
 
 @dataclass(slots=True)
@@ -69,13 +69,20 @@ class StepParts:
         self.method = method_of(self.objective, max_completion_tokens=self.rollout.max_completion_tokens)
 
 
+class Discarded(NamedTuple):
+    """A group that `objective.resample` replaced: whether each completion was right."""
+
+    problem: Problem
+    correct: Sequence[bool]
+
+
 @dataclass(frozen=True, slots=True)
 class StepSamples:
     """The scored completions that one step trains on."""
 
     groups: list[Group]
     seed: int = 0  # of what the step draws
-    resampled_share: float | None = None  # discarded groups / sampled groups; None without objective.resample
+    discarded: Sequence[Discarded] | None = None  # None without objective.resample
     age: int = 0  # steps since these completions were generated
     old_NT: Tensor | None = None  # ln pi_old, nats, on the CPU; None at age 0: the first forward pass gives it
 
@@ -304,9 +311,8 @@ def accumulate(parts: StepParts, rows: StepRows, limit: int, *, first: bool) -> 
         part = rows[index]
         mask, old, reference = part.mask_NT, part.old_NT, part.reference_NT
         with torch.set_grad_enabled(trains):
-            logp, H = policy.token_logprobs(  # ln pi and H; no logits kept
-                part, trained_NT=part.weights_NT != 0 if reference is None else None
-            )
+            only = part.weights_NT != 0 if reference is None and method.is_built_in else None
+            logp, H = policy.token_logprobs(part, trained_NT=only)  # ln pi and H; no logits kept
         c = part.coefficients_NT
         if first:
             weights = part.weights_NT

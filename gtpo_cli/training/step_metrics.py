@@ -35,8 +35,8 @@ def step_metrics(rows: StepRows, clock: Stopwatch) -> dict[str, float]:
     metrics["optim/grad_norm"] = statistics.fmean(norms or [math.nan])
     metrics["optim/skipped"] = float(rows.not_finite is not None)
     metrics["optim/learning_rate"] = rows.iterations[0].learning_rate
-    if rows.samples.resampled_share is not None:
-        metrics["groups/resampled_share"] = rows.samples.resampled_share
+    if (discarded := rows.samples.discarded) is not None:
+        metrics["groups/resampled_share"] = len(discarded) / (len(discarded) + len(rows.samples.groups))
     if kl := [each.kl for each in rows.iterations if each.kl is not None]:
         metrics["policy/kl"] = statistics.fmean(kl)
     if ratios := [each.ratios for each in rows.iterations if each.ratios is not None]:

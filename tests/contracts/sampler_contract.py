@@ -75,9 +75,9 @@ def _refuse(number: int, completion: Completion) -> None:
 
 
 def text_without_frame(policy: Any, ids: Sequence[int]) -> str:
-    """The text of all tokens but those that begin, pad and end texts."""
+    """The text of all tokens but those that begin and end texts."""
     tokenizer = policy.tokenizer
-    frame = {tokenizer.bos_token_id, tokenizer.pad_token_id, *policy.eos_token_ids}
+    frame = {tokenizer.bos_token_id, *policy.eos_token_ids}
     return str(tokenizer.decode([token for token in ids if token not in frame]))
 
 

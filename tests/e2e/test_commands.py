@@ -184,6 +184,7 @@ def test_doctor_says_what_is_missing_and_its_exit_code_whether_training_can_star
     assert "the built-in model can start here" in output
     done = gtpo("doctor", "--recipe", "tiny_arithmetic", "--set", "model.name=nobody/nothing",
                 "--set", "model.backend=unsloth", "--set", "model.lora={}", code=1)  # fmt: skip
+    assert "--set changes a recipe; name it with --recipe" in gtpo("doctor", "--set", "seed=1", code=2).stderr
     assert "PROBLEM  unsloth" in done.stdout
     assert "nobody" not in done.stderr
     assert re.search(r"tiny_arithmetic cannot start here: .*unsloth", done.stdout)

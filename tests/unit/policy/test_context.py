@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from small_models import tiny_tokenizer
 
+from gtpo_cli.policy.decoder import ModelDecoder
+from gtpo_cli.policy.loading import bounded_context
 from gtpo_cli.policy.sampler import collate
 from gtpo_cli.policy.transformers_policy import TransformersPolicy
 from gtpo_cli.types import Completion, Group, Problem
@@ -48,6 +51,26 @@ def test_longrope_rows_do_not_depend_on_their_batch_mates() -> None:
     torch.testing.assert_close(together, alone, rtol=1e-5, atol=1e-5)
     beyond = policy.token_logprobs(rows_of(10, policy.max_seq_length - 1))[0][0, :10]  # two tokens too long
     assert float((beyond - alone).abs().max()) > 0.01
+
+
+@torch.no_grad()
+def test_a_finished_row_at_the_end_of_the_context_changes_no_other() -> None:
+    """Finished rows stay in the batch for a while."""
+    model, tokenizer = longrope_model()
+    policy = TransformersPolicy(model, tokenizer, temperature=1.0, max_seq_length=80)
+    long, short = tuple(range(5, 5 + ORIGINAL - 2)), (1, 4, 9)
+    decoders = [ModelDecoder(policy, prompts, 1) for prompts in ([short], [short, long])]
+    for token in range(5, 15):  # the long row ends after two of them
+        for decoder, rows in zip(decoders, (1, 2), strict=True):
+            decoder.advance(torch.full((rows,), token))
+    alone, together = (decoder.logits()[0] for decoder in decoders)
+    torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-4)
+
+
+def test_the_context_of_a_composite_model_is_that_of_its_text() -> None:
+    text = {"max_position_embeddings": 32, "rope_parameters": rope("longrope") | {"long_factor": [1.0]}}
+    both = SimpleNamespace(get_text_config=lambda: SimpleNamespace(**text))
+    assert bounded_context(both, 80) == ORIGINAL
 
 
 def rope(kind: str) -> dict[str, Any]:

@@ -153,6 +153,13 @@ def indexed(shard: str, *, of: str = "model.safetensors.index.json") -> Change:
     return change
 
 
+def biased(folder: Path) -> None:
+    """Weights of a model with attention_bias, which config.json does not say."""
+    tensors = load_file(folder / "model.safetensors")
+    tensors["model.layers.0.self_attn.q_proj.bias"] = torch.ones(32)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
 BERT = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
 WRONG: dict[str, tuple[Change, str]] = {
     "no tokenizer": (without("tokenizer*"), "has no tokenizer (tokenizer.json is missing); copy"),
@@ -165,6 +172,7 @@ WRONG: dict[str, tuple[Change, str]] = {
     ),
     "a shard missing": (without_a_shard, "model-1.safetensors"),
     "layers missing": (configured(num_hidden_layers=3), "lack 9 tensors that its config.json needs (model.layers"),
+    "a bias too many": (biased, "1 tensors for which its config.json has no place (model.layers.0.self_attn.q_proj.b"),
     "other shapes": (narrower, "the shapes of its weights differ from its config.json"),
     "other tokenizer": (smaller_vocabulary, "has 104 tokens, but the model 50, so they do not belong together"),
     "no config": (without("config.json"), "is a folder without config.json"),

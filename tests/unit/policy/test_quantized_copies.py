@@ -8,6 +8,7 @@ import pytest
 import torch
 from policy_contract import ragged_rows, recipe_for, save_model
 
+from gtpo_cli.errors import ModelError
 from gtpo_cli.machine.resolve import Parts
 from gtpo_cli.policy.loading import nf4_config, read_model
 from gtpo_cli.policy.transformers_policy import load_transformers_policy
@@ -35,3 +36,10 @@ def test_a_copy_stored_in_4_bits_gives_the_same_policy(tmp_path: Path) -> None:
     ours, theirs = (policy.token_logprobs(batch)[0] for policy in policies)
     assert torch.equal(ours, theirs)
     assert [Parts(recipe).shape_and_source[0].quantized for recipe in recipes] == [False, True]
+    whole_weights = recipe_for(copy, load_in_4bit=False, lora=None, dtype="float32").model
+    with pytest.raises(
+        ModelError, match=r"the weights of .*copy are quantised, and such weights cannot train; set model"
+    ):
+        load_transformers_policy(
+            whole_weights, files=read_model(whole_weights, str(copy)), temperature=1.0, with_reference=False, seed=1
+        )

@@ -138,6 +138,8 @@ def test_all_errors_at_once_with_file_key_and_nearest() -> None:
         ("training.eval_every=10", "limit these evaluations"),
         ("training.keep_best=eval/gsm8k/accuracy_rate", "only measured with training.eval_every"),
         ("rollout.group_size=1", "a group of 1 has no advantage"),
+        ("objective.advantages.rule=reinforce\nrewards.accuracy.weight=0", "reinforce reads right and wrong alone"),
+        ("objective.advantages.rule=reinforce\nobjective.resample=1", "objective.resample: discards groups with equal"),
         (
             "model.load_in_4bit=true\nmodel.lora=null",
             "model.load_in_4bit: 4-bit weights cannot train; set model.lora, or load_in_4bit: false",

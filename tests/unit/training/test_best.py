@@ -69,6 +69,7 @@ def test_a_punished_reward_does_not_keep_the_checkpoint_with_most_of_it() -> Non
     ("changes", "said"),
     [
         (["objective.name=sft", "training.keep_best=train/accuracy_rate"], "SFT imitates and samples nothing; choose"),
+        (["data.rest_after=2", "training.keep_best=train/accuracy_rate"], "is of the problems that are asked, which"),
         (["training.keep_best=rewards/length_mean"], "the recipe has the further rewards none"),
         (
             ["training.eval_every=5", "data.benchmark=mixture", "data.mixture={arithmetic: 1, word_problems: 1}",
@@ -80,6 +81,14 @@ def test_a_punished_reward_does_not_keep_the_checkpoint_with_most_of_it() -> Non
 def test_a_metric_that_the_run_never_logs_keeps_nothing(changes: list[str], said: str) -> None:
     with pytest.raises(RecipeError, match=said):
         check_keep_best(load_recipe("tiny_arithmetic", changes))
+
+
+def test_where_training_changes_what_it_asks_its_accuracy_chooses_nothing() -> None:
+    assert load_recipe("tiny_arithmetic").training.keep_best == "train/accuracy_rate"
+    assert load_recipe("tiny_arithmetic", ["data.rest_after=2"]).training.keep_best is None
+    check_keep_best(
+        load_recipe("tiny_arithmetic", ["data.rest_after=2", "training.keep_best=completions/truncated_share"])
+    )
 
 
 def test_the_part_of_a_mixture_can_choose() -> None:

@@ -168,8 +168,11 @@ def left_over(parts: StepParts) -> tuple[Generations, list[StepSamples]]:
 
 
 def test_a_checkpoint_holds_what_is_left_exactly_and_in_few_bytes(parts_for: Any, tmp_path: Any) -> None:
-    parts = parts_for(recipe(NEVER, FAST, FOUR))
+    only_a = "rewards.plugins=[{name: 'test_step:only_of_the_first_problem'}]"
+    no_others = ("rewards.format.weight=0", "rewards.accuracy.weight=0")
+    parts = parts_for(recipe(NEVER, FAST, FOUR, only_a, *no_others, "objective.resample=1"))
     ahead, left = left_over(parts)
+    assert any(samples.discarded for samples in left)
     torch.save(ahead.state_dict(after=5), tmp_path / "state.pt")
     state = torch.load(tmp_path / "state.pt", weights_only=True)
     restored = generations_of(parts)
@@ -181,7 +184,7 @@ def test_a_checkpoint_holds_what_is_left_exactly_and_in_few_bytes(parts_for: Any
         assert expected.old_NT is not None
         assert found.groups == expected.groups  # texts, log-probabilities and verdicts too
         assert torch.equal(found.old_NT, expected.old_NT)
-        assert (found.age, found.resampled_share) == (expected.age, expected.resampled_share)
+        assert (found.age, found.discarded) == (expected.age, expected.discarded)
         completions += sum(len(group.completions) for group in found.groups)
         tokens += sum(len(completion.token_ids) for group in found.groups for completion in group.completions)
     tensors = [value for value in state.values() if isinstance(value, torch.Tensor)]

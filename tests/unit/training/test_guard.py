@@ -50,6 +50,31 @@ def test_each_rule_says_what_it_saw(start: dict[str, float], now: dict[str, floa
     assert words in alarm
 
 
+def test_accuracy_says_nothing_where_it_is_not_rewarded() -> None:
+    """A reward of the user's own may rise while the accuracy rate falls to 0."""
+    fallen = steps() + steps(accuracy=0.0) + steps(accuracy=0.0, equal=0.99)
+    settings = GuardRecipe(window=3)
+    assert len(feed(CollapseGuard(settings), fallen)) == 2
+    assert feed(CollapseGuard(settings, rewarded=False), fallen) == []
+    lost = feed(CollapseGuard(settings, rewarded=False), steps() + steps(entropy=0.8, format=0.5))
+    assert len(lost) == 1
+
+
+def test_a_new_level_is_no_fall_of_accuracy_and_hides_no_other_collapse() -> None:
+    easy = [row | {"tasks/sums/level": 1.0} for row in steps(6, accuracy=0.8)]
+    hard = [row | {"tasks/sums/level": 2.0} for row in steps(6, accuracy=0.1)]
+    assert feed(CollapseGuard(GuardRecipe(window=3)), easy + hard) == []
+    worse = [row | {"train/accuracy_rate": 0.1} for row in easy[:3]]
+    assert len(feed(CollapseGuard(GuardRecipe(window=3)), easy + worse)) == 1
+    assert feed(CollapseGuard(GuardRecipe(window=3), resting=True), easy + worse) == []
+    fallen = [row | {"train/accuracy_rate": 0.7} for row in hard] + [row | {"train/accuracy_rate": 0.2} for row in hard]
+    assert len(feed(CollapseGuard(GuardRecipe(window=3)), easy + fallen[:9])) == 1
+    broken = [row | {"train/strict_format_rate": 0.1, "entropy/mean": 0.9} for row in hard]
+    assert len(feed(CollapseGuard(GuardRecipe(window=3)), easy + broken[:3])) == 1
+    moving = [row | {"tasks/sums/level": float(step % 2)} for step, row in enumerate(broken)]
+    assert len(feed(CollapseGuard(GuardRecipe(window=3)), easy + moving[:3])) == 1
+
+
 @pytest.mark.parametrize(
     ("start", "now"),
     [

@@ -27,6 +27,7 @@ from gtpo_cli.training.generations import Generations
 from gtpo_cli.training.loop import LoopParts, train
 from gtpo_cli.training.optimizers import Updater
 from gtpo_cli.training.run import Stop, newest_state, open_run
+from gtpo_cli.training.start import record_facts
 from gtpo_cli.training.step import StepSamples
 
 GOOD = {
@@ -275,3 +276,14 @@ def test_a_resume_on_a_machine_that_multiplies_otherwise_says_so(tmp_path: Path)
              "rounding from those that the run would have taken there"] if recorded != here else []
         )  # fmt: skip
         assert run.environment().products == here
+
+
+def test_a_base_that_moved_on_the_hub_is_said(tmp_path: Path) -> None:
+    """A change of the page moves the commit too, so it is no error."""
+    run, said = RunFolder(tmp_path), list[str]()
+    for commit in ("aaa", "aaa", "bbb"):
+        record_facts(run, {"model": "o/n", "model_commit": commit, "products": "float32"}, said.append)
+    assert said == [
+        "o/n is at commit bbb now, and was at aaa at the last start; if its weights changed, stop, and write "
+        f"model.revision: aaa into {tmp_path}/recipe.yaml"
+    ]

@@ -18,6 +18,7 @@ import torch
 from small_models import random_model
 from small_steps import recorded_gradients, whole_step
 
+from gtpo_cli.objective.loss import Ratio
 from gtpo_cli.policy.packing import training_budget
 from gtpo_cli.policy.transformers_policy import TransformersPolicy
 from gtpo_cli.policy.transformers_sampler import TransformersSampler
@@ -58,6 +59,11 @@ def only_of_the_first_problem(problem: Problem, completion: Completion) -> float
 
 def nothing(problem: Problem, completion: Completion) -> float:
     return 0.0
+
+
+def whole(ratio: Ratio) -> torch.Tensor:
+    """A user's rule for the loss: the ratio of the completion, with the gradient of all of its tokens."""
+    return torch.exp(ratio.mean(ratio.logprobs - ratio.old_logprobs)) * ratio.coefficients
 
 
 def recipe(*overrides: str) -> Recipe:
@@ -146,6 +152,8 @@ def naive_loss(
                 sampled = torch.tensor(completion.logprobs, dtype=torch.float64)
                 weights = weights * torch.exp(old - sampled).clamp(max=2.0)
             r = torch.exp(own - old)
+            if o.loss.rule == "test_step:whole":
+                r = torch.exp((own - old).mean()) * torch.ones_like(own)
             if o.loss.rule == "sequence":
                 r = torch.exp((own - old).mean()).detach() * torch.exp(own - own.detach())
             if o.loss.rule == "kl_cov":
@@ -336,6 +344,7 @@ CASES = {
         "objective.name=grpo",
         "objective.token_weights={rule: top_entropy, control: random}",
     ],
+    "a loss of whole completions": [NEVER, "objective.loss.rule=test_step:whole"],  # beside tokens with lambda 0
     "gtpo's corrections on dapo": [*CORRECTIONS, "objective.name=dapo"],
     "gtpo's corrections on gspo": [*CORRECTIONS, "objective.name=gspo"],
     "gtpo's corrections on cispo": [*CORRECTIONS, "objective.name=cispo", "objective.kl_coef=0.1"],
@@ -492,13 +501,16 @@ def test_groups_without_spread_are_sampled_again_with_new_prompts(parts_for: Any
     result = whole_step(parts, PROMPTS, seed=15, clock=clock, more=more)
     assert asked == [(0, 2), (1, 2), (2, 1)]  # one of the two is problem a at the second attempt
     assert [group.problem.id for group in result.samples.groups] == ["a", "a", "b"]
-    assert result.samples.resampled_share == pytest.approx(5 / 8)
+    assert result.samples.discarded is not None
+    assert [(problem.id, len(correct)) for problem, correct in result.samples.discarded] == [
+        ("b", 6), ("c", 6), ("b", 6), ("b", 6), ("b", 6)
+    ]  # fmt: skip
     assert step_metrics(result, clock)["groups/resampled_share"] == pytest.approx(5 / 8)
     first, again = (group.completions for group in result.samples.groups[:2])
     assert first != again  # the second group of problem a has a seed of its own
     repeated = whole_step(parts_for(chosen), PROMPTS, seed=15, clock=Stopwatch(), more=more)
     assert repeated.samples.groups == result.samples.groups
-    assert whole_step(parts, PROMPTS, seed=15, clock=Stopwatch()).samples.resampled_share is None
+    assert whole_step(parts, PROMPTS, seed=15, clock=Stopwatch()).samples.discarded is None
 
 
 def test_metrics_are_what_their_names_say(parts_for: Any) -> None:
