@@ -23,6 +23,8 @@ def doctor(recipe: RecipeOption = None, set_: SetOption = None, as_json: JsonOpt
     from gtpo_cli.cli.app import as_typed_here
     from gtpo_cli.machine.ready import examine
 
+    if set_ and recipe is None:
+        raise typer.BadParameter("--set changes a recipe; name it with --recipe")
     loaded = load_recipe(recipe, set_ or []) if recipe is not None else None
     findings = examine(loaded, output_dir=Path(loaded.output_dir) if loaded is not None else RUNS)
     problems = [finding.subject for finding in findings if finding.state == "problem"]

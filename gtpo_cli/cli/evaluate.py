@@ -133,7 +133,10 @@ def evaluate(
         if checkpoint != "best":
             raise typer.BadParameter(f"{model} is not a run folder: only a run has checkpoints")
         recipe = recipe or (DEFAULT_RECIPE if model.startswith("builtin:") else None)
-        loaded, chosen, words = find_model(model, recipe=recipe, benchmark=named, data_path=data_path, overrides=set_)
+        trusted = ["model.trust_remote_code=true"] * trust_remote_code
+        loaded, chosen, words = find_model(
+            model, recipe=recipe, benchmark=named, data_path=data_path, overrides=[*trusted, *(set_ or ())]
+        )
         run, own, adapter = _folder_of(model, loaded), None, None if chosen is None else chosen.model
     subjects = [BASE] if chosen is None else [*([BASE] if base else []), _name_of(chosen)]
     _introduce(words, loaded.model, subjects)
@@ -145,7 +148,8 @@ def evaluate(
         _create_folder(run, loaded)
     if not as_json:  # the run folder has all results
         output_is_extra()
-    with ended_with(lambda: ": the completions so far are stored, and the same command continues"):
+    how = "the same command without --again" if again else "the same command"
+    with ended_with(lambda: f": the completions so far are stored, and {how} continues"):
         finished = _evaluate(run, measured, benchmarks, again=again)
     if as_json:
         print_json({"run": run.path, "evaluations": _document(finished, benchmarks, audit=audit)})

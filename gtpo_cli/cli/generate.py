@@ -131,7 +131,8 @@ def _find_model(
         raise typer.BadParameter(f'name the run before the question: gtpo generate RUN "{target}"')
     if which != "best":
         raise typer.BadParameter(f"{target} is not a run folder: only a run has checkpoints")
-    recipe, chosen, words = find_model(target)
+    trusted = ["model.trust_remote_code=true"] * (trust is not None and trust.remote_code)
+    recipe, chosen, words = find_model(target, overrides=trusted)
     adapter = None if chosen is None else chosen.model
     if base and adapter:
         return recipe, None, adapter, f"{recipe.model.name}, untrained"

@@ -25,6 +25,7 @@ from gtpo_cli.evaluation.store import (
     Results,
     Score,
     StoredEvaluation,
+    columns_digest,
     data_digest,
     evaluation_at,
     is_share,
@@ -58,6 +59,8 @@ def find_evaluation(run: RunFolder, benchmark: Benchmark, subject: Subject) -> S
         settings["data.config"] = recipe.data.config
     settings.pop("rewards.plugins", None)
     settings |= {f"{OWN_REWARD}{name}": code_digest(name) for name in names}
+    if recipe.rewards.plugins:
+        settings[f"{OWN_REWARD}columns"] = columns_digest(problems)
     conditions = Conditions(
         benchmark=benchmark.name,
         split=benchmark.split,
@@ -211,9 +214,10 @@ def grade(groups: Sequence[Group], mean_entropies: Sequence[Sequence[float]], sc
     """Grade groups, and check which answers can be compared. `mean_entropies`: <H>_i of each group's first completions
     in nats."""
     scored = scorer.score_groups(groups)
-    answers = dict.fromkeys(verdict.extracted for group in scored for verdict in group.verdicts)
+    compared = [group for group in scored if group.problem.entry is None]  # a task scores any answer
+    answers = dict.fromkeys(verdict.extracted for group in compared for verdict in group.verdicts)
     given = [answer for answer in answers if answer is not None]
-    parsable = {answer for answer, usable in zip(given, scorer.workers.usable_many(given), strict=True) if usable}
+    usable = dict(zip(given, scorer.workers.usable_many(given), strict=True))
     return [
         EvaluatedProblem(
             group.problem.id,
@@ -227,7 +231,8 @@ def grade(groups: Sequence[Group], mean_entropies: Sequence[Sequence[float]], sc
                     mean_entropy=entropy,
                     answer=verdict.extracted,
                     correct=verdict.correct,
-                    parsable=verdict.extracted in parsable,
+                    parsable=verdict.extracted is not None
+                    and (group.problem.entry is not None or usable[verdict.extracted]),
                     strict_format=verdict.strict_format,
                     complete_format=verdict.complete_format,
                     timed_out=verdict.timed_out,

@@ -52,10 +52,10 @@ class Conditions:
     """What was measured, and how. An evaluation with the same conditions continues the first one.
 
     `subject`: "base" (the untrained model), a checkpoint such as "step-000600", or "trained" (an adapter that says no
-    step). `data_digest` covers id, question and gold answer of every problem, in order. `samples`: completions per
-    problem. This and the next four are the recipe's section `evaluation`; `settings`: its other keys that scores
-    depend on (`Recipe.decisive`). `weights`: a digest of the files of the model. `grader`: the code that judged the
-    answers; of the user's own rewards, `settings` has a digest of the files by name.
+    step). `data_digest` covers what every problem asks, in order. `samples`: completions per problem. This and the
+    next four are the recipe's section `evaluation`; `settings`: its other keys that scores depend on
+    (`Recipe.decisive`). `weights`: a digest of the files of the model. `grader`: the code that judged the answers; of
+    the user's own rewards, `settings` has a digest of the files by name, and one of the columns that they may read.
     """
 
     benchmark: str
@@ -98,10 +98,10 @@ class EvaluatedCompletion:
 
     `tokens`: length with the end-of-sequence token. `mean_entropy`: <H>_i in nats at the evaluation's temperature
     (greedy: at 1), 0 for an empty completion, None where it was not measured. `answer`: the text in the answer tags,
-    None without a well-formed answer. `parsable`: the answer can be compared (a number, mathematics, or text); false
-    without an answer. `timed_out`: the comparison ran out of time or memory, so the answer counts as wrong. `score`:
-    of a task that scores answers, 0 to 1, else None. `failed`: what its verifier raised. `plugins`: the unweighted
-    score of each user reward by name.
+    None without a well-formed answer. `parsable`: the answer can be compared (a number, mathematics, or text) or
+    is for a task that scores; false without an answer. `timed_out`: the comparison ran out of time or memory, so the
+    answer counts as wrong. `score`: of a task that scores answers, 0 to 1, else None. `failed`: what its verifier
+    raised. `plugins`: the unweighted score of each user reward by name.
     """
 
     text: str
@@ -251,11 +251,20 @@ def problem_digest(question: str, gold: str) -> str:
 
 def data_digest(problems: Sequence[Problem]) -> str:
     """Return sixteen hexadecimal digits that identify all problems in their order."""
-    return _digest([[problem.id, problem.question, problem.gold] for problem in problems])[:16]
+    return _digest([[one.id, one.question, one.gold, one.turns] for one in problems])[:16]
+
+
+def columns_digest(problems: Sequence[Problem]) -> str:
+    """Return sixteen hexadecimal digits of what the user's own rewards may read of all problems."""
+    return _digest([dict(one.columns) for one in problems])[:16]
 
 
 def _digest(document: object) -> str:
-    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(document, sort_keys=True, default=_without_address).encode()).hexdigest()
+
+
+def _without_address(value: object) -> str:
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))  # of an image in a column
 
 
 class StoredEvaluation:
@@ -358,17 +367,22 @@ def _whole_lines(file: Path) -> int:
     return whole
 
 
-def largest_evaluations(run: RunFolder) -> list[StoredEvaluation]:
-    """Return the finished evaluation to show for each benchmark and subject: one of the test split, if there is one,
-    with most problems, then with most completions, then the newest. The untrained model comes first, then checkpoints
-    by step. Raises like `find_evaluations`."""
+def largest_evaluations(run: RunFolder, settings: Mapping[str, Any] | None = None) -> list[StoredEvaluation]:
+    """Return the finished evaluation to show for each benchmark and subject: of its newest weights, one of the test
+    split, if there is one, with most problems, then with most completions, then the newest. The untrained model comes
+    first, then checkpoints by step. `settings`: only with these. Raises like `find_evaluations`."""
 
     def size(evaluation: StoredEvaluation) -> tuple[bool, int, int]:
         conditions = evaluation.conditions
         return conditions.split == "test", conditions.problems, conditions.samples
 
+    found = find_evaluations(run)  # oldest first
+    weights = {stored.conditions.subject: stored.conditions.weights for stored in found}
     chosen: dict[tuple[str, str], StoredEvaluation] = {}
-    for stored in find_evaluations(run):  # oldest first
+    for stored in found:
+        own = stored.conditions
+        if own.weights != weights[own.subject] or any(own.settings.get(k) != v for k, v in (settings or {}).items()):
+            continue
         key = (stored.conditions.benchmark, stored.conditions.subject)
         if key not in chosen or size(stored) >= size(chosen[key]):
             chosen[key] = stored

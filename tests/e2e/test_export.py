@@ -194,7 +194,9 @@ class Hub(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self.asked.append((self.path, self.headers.get("Authorization", "")))
-        if self.public or self.made:
+        if "/tree/" in self.path:
+            self._answer([{"type": "file", "path": name, "oid": "0" * 40, "size": 1} for name in self.files])
+        elif self.public or self.made:
             self._answer({"id": "me/demo", "private": not self.public, "sha": "0" * 40, "siblings": []})
         else:
             self._answer({}, 404, **{"X-Error-Code": "RepoNotFound"})
@@ -213,6 +215,8 @@ class Hub(BaseHTTPRequestHandler):
                 row = json.loads(line)
                 if row["key"] == "file":
                     self.files[row["value"]["path"]] = row["value"]["content"]
+                elif row["key"] == "deletedFile":
+                    del self.files[row["value"]["path"]]
             self._answer(
                 {"commitUrl": f"http://{self.headers['Host']}/me/demo/commit/{'0' * 40}", "commitOid": "0" * 40}
             )
@@ -256,11 +260,15 @@ def test_a_push_reaches_the_hub_private_and_the_token_nothing_else(
     prepared: Prepared, hub: type[Hub], hub_settings: dict[str, str], tmp_path: Path
 ) -> None:
     prepared(TRAIN)
+    hub.files.update(dict.fromkeys(("LICENSE", "adapter_config.json", "adapter_model.safetensors", "config.json"), ""))
     said = push(hub_settings, tmp_path)
     assert f"pushed to {hub_settings['HF_ENDPOINT']}/me/demo" in said
     assert hub.made.get("visibility") == "private" or hub.made.get("private") is True  # by the library's age
     out = tmp_path / "runs" / "one" / "export" / "merged"
-    assert set(hub.files) == {file.name for file in out.iterdir()}
+    assert set(hub.files) == {file.name for file in out.iterdir()} | {
+        "LICENSE"
+    }  # an adapter's files of before are gone
+    assert hub.files["config.json"]
     writing = [
         key for path, key in hub.asked if path.endswith("/create") or "/preupload/" in path or "/commit/" in path
     ]

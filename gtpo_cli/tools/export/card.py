@@ -30,7 +30,7 @@ _PLACES = {
     "hashes": "behind `####`",
     "last_line": "behind `Answer:` or in the last line",
 }
-_SCORES = ("accuracy", "strict_format_rate", "truncated_share", "mean_length")
+_SCORES = ("accuracy", "score", "strict_format_rate", "truncated_share", "mean_length")
 
 
 def model_card(
@@ -59,8 +59,8 @@ def model_card(
         changes=changes(
             [row for row in metrics if row["step"] <= exported.step], completions=recipe.completions_per_step
         ),
-        evaluations=list(_evaluations(run, exported.step)),
-        is_shown=lambda name: name in _SCORES or name.startswith(("pass@", "maj@")),
+        evaluations=list(_evaluations(run, recipe, exported.step)),
+        is_shown=lambda name: name in _SCORES or name.startswith(("pass@", "maj@", "best@")),
         place=_PLACES[recipe.rewards.answer].format(
             tags=" and ".join(f"`{tag}`" for tag in tag_texts(recipe.rewards.tags) if not tag.startswith("</"))
         ),
@@ -71,7 +71,8 @@ def model_card(
 
 def _data(source: SourceRecipe) -> str:
     """Describe a source of training data in Markdown, as a sentence without its full stop."""
-    name = markdown_text(Path(source.path).name if source.path else public_name(source.name))
+    id_, _, config = source.name.partition(":")
+    name = markdown_text(Path(source.path).name if source.path else public_name(id_) + (config and f" ({config})"))
     words = f"The benchmark {source.benchmark}" + (f", read from files ({name})" if source.path else "")
     if source.benchmark in BUILT_IN:
         words = f"The built-in task: {BUILT_IN[source.benchmark]}, generated"
@@ -129,10 +130,15 @@ def _head(recipe: Recipe, exported: Exported) -> str:
     return text
 
 
-def _evaluations(run: RunFolder, step: int) -> Iterator[tuple[Conditions, Mapping[str, Score], Mapping[str, Score]]]:
-    """Yield each benchmark's largest evaluation of this step, its scores, and the base's scores under equal conditions
-    (else none)."""
-    found = {(stored.conditions.benchmark, stored.conditions.subject): stored for stored in largest_evaluations(run)}
+def _evaluations(
+    run: RunFolder, recipe: Recipe, step: int
+) -> Iterator[tuple[Conditions, Mapping[str, Score], Mapping[str, Score]]]:
+    """Yield each benchmark's largest evaluation of this step with the recipe's own prompt and rewards, its scores, and
+    the base's scores under equal conditions (else none)."""
+    asked = {key: value for key, value in recipe.decisive.items() if key.startswith(("data.", "rewards."))}
+    asked.pop("rewards.plugins", None)  # whose code is a condition of its own
+    largest = largest_evaluations(run, asked)
+    found = {(stored.conditions.benchmark, stored.conditions.subject): stored for stored in largest}
     for (benchmark, subject), stored in found.items():
         if subject != f"step-{step:06d}":
             continue

@@ -55,6 +55,8 @@ from gtpo_cli.tools.export.folder import (
 from gtpo_cli.tools.export.using import Prompting, place_of, public_name, put_template
 from gtpo_cli.tools.export.weights import AUTO, Written, read_back, write_adapter, write_merged
 
+_OF_A_MODEL = ["*.safetensors", "*.safetensors.index.json", "*.gguf", "*config.json"]
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -236,6 +238,8 @@ def check_push(name: str, *, public: bool) -> None:
 def push(folder: Path, name: str, *, public: bool, message: str) -> str:
     """Create the repository if it is missing, private unless `public`, upload the folder and return its address.
 
+    Weights and configurations of an earlier push go, since libraries would load an adapter beside a merged model.
+
     Raises ExportError; the local export stays.
     """
     import httpx
@@ -247,7 +251,7 @@ def push(folder: Path, name: str, *, public: bool, message: str) -> str:
     api = HfApi()
     try:
         url = api.create_repo(name, private=not public, exist_ok=True)
-        api.upload_folder(repo_id=name, folder_path=folder, commit_message=message)
+        api.upload_folder(repo_id=name, folder_path=folder, commit_message=message, delete_patterns=_OF_A_MODEL)
     except (HfHubHTTPError, httpx.HTTPError, OSError, ValueError, RuntimeError) as error:
         raise _refused(name, error, folder) from error
     return str(url)

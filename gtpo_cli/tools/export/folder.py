@@ -57,6 +57,7 @@ class _ExportRecord:
     run: str
     step: Count
     format: str
+    dtype: str
     base: str
     asked: RecipeSections
 
@@ -126,6 +127,8 @@ def _document(folder: Path, record: _ExportRecord, asked: RecipeSections) -> dic
     model = _only(asked.model, _MODEL) | {"name": _base(folder, record)}
     if record.format == "merged":
         model = _only(model, ("max_seq_length",)) | {"name": str(folder), "load_in_4bit": False, "lora": None}
+        if record.dtype != "bfloat16":  # which auto is where it is fast, and which would round the others
+            model["dtype"] = record.dtype
     rewards = _only(asked.rewards, _REWARDS)
     if not any(rewards[name]["weight"] for name in ("format", "accuracy", "length")):
         rewards["format"]["weight"] = 1.0  # the run had only its own rewards; a recipe needs one

@@ -109,9 +109,11 @@ class Use:
             return f"vllm serve {shlex.quote(self.place)}" + " --dtype float32" * (self.exported.dtype == "float32")
         rank = self.model.lora.rank if self.model.lora else 1
         most = min((known for known in _VLLM_RANKS if known >= rank), default=rank)
-        return (
-            f"vllm serve {shlex.quote(self.base)} --enable-lora --lora-modules {shlex.quote(f'policy={self.place}')} "
-            f"--max-lora-rank {most}"
+        revision = self.model.revision  # which vLLM would take for that of the tokenizer too
+        pinned = f"--revision {shlex.quote(revision)} --tokenizer-revision main " if revision else ""
+        return (  # the tokenizer has the run's prompt, and training had none of the base's sampling settings
+            f"vllm serve {shlex.quote(self.base)} {pinned}--tokenizer {shlex.quote(self.place)} --generation-config "
+            f"vllm --enable-lora --max-lora-rank {most} --lora-modules {shlex.quote(f'policy={self.place}')}"
         )
 
 

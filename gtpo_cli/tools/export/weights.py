@@ -181,7 +181,7 @@ def _load(recipe: ModelRecipe, path: str, revision: str | None = None, **options
         model, loading = AutoModelForCausalLM.from_pretrained(
             path, revision=revision, trust_remote_code=recipe.trust_remote_code, output_loading_info=True, **options
         )
-    check_complete(path, loading["missing_keys"])
+    check_complete(path, model, loading)
     check_finite(path, model)
     return model
 
@@ -283,13 +283,16 @@ def _written_dtype(name: str, stored: torch.dtype) -> torch.dtype:
 
 
 def _set_generation(model: Any, tokenizer: Any, eos_token_ids: Sequence[int]) -> None:
-    """Set the stop and pad tokens of training, and remove the local path of the model."""
+    """Set the stop and pad tokens of training and nothing else, such as the base's repetition penalty, which training
+    did not have; and remove the local path of the model."""
+    from transformers import GenerationConfig
+
     model.config._name_or_path = ""
-    settings = model.generation_config
-    settings.eos_token_id = list(eos_token_ids) if len(eos_token_ids) > 1 else eos_token_ids[0]
-    settings.pad_token_id = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else eos_token_ids[0]
-    if not settings.do_sample:  # transformers refuses to save settings without effect
-        settings.temperature = settings.top_p = settings.top_k = None
+    model.generation_config = GenerationConfig(
+        bos_token_id=model.generation_config.bos_token_id,
+        eos_token_id=list(eos_token_ids) if len(eos_token_ids) > 1 else eos_token_ids[0],
+        pad_token_id=tokenizer.pad_token_id if tokenizer.pad_token_id is not None else eos_token_ids[0],
+    )
 
 
 def _save(what: Any, folder: Path) -> None:

@@ -156,7 +156,7 @@ def compare_pair(before: StoredEvaluation, after: StoredEvaluation) -> Compariso
         after=after,
         shared=len(ids),
         left_out=len(set(one.problem_ids) ^ set(other.problem_ids)),
-        notes=tuple(f"{key} differs: {shown(a)} and {shown(b)}" for key, a, b in _unlike(before, after)),
+        notes=tuple(f"{key} differs: {shown(a)} and {shown(b)}" for key, a, b in unlike(before, after)),
         differences=_differences(one, other, names, ids),
         parts=_by_part(one, other, [name for name in one.headlines if name in names], set(ids)),
         test=mcnemar(first_before, first_after),
@@ -214,7 +214,7 @@ def cautions(comparisons: Sequence[Comparison]) -> list[str]:
 # -- problems and evaluations -----------------------------------------------------------------------------------------
 
 
-def _unlike(before: StoredEvaluation, after: StoredEvaluation) -> list[tuple[str, Any, Any]]:
+def unlike(before: StoredEvaluation, after: StoredEvaluation) -> list[tuple[str, Any, Any]]:
     """Return the conditions of sampling that differ; problems are compared one by one."""
     return before.conditions.differences(after.conditions, "subject", "weights", "problems", "data_digest")
 
@@ -233,7 +233,7 @@ def _best_match(
             one.conditions.split == other.conditions.split == "test",
             len(asked & too),
             min(one.conditions.samples, other.conditions.samples),
-            -len(_unlike(one, other)),
+            -len(unlike(one, other)),
             sum(pair),
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,6 +20,7 @@ from gtpo_cli.recipe.section import recipe_differences
 from gtpo_cli.rewards.extract import NO_ANSWER
 from gtpo_cli.runs.files import own_folder, write_aside, writing
 from gtpo_cli.text import counted
+from gtpo_cli.tools.report.comparison import unlike
 from gtpo_cli.tools.report.inspection import StoredCompletion, read_completions, stored_steps
 from gtpo_cli.tools.report.tables import (
     benchmark_table,
@@ -34,9 +36,9 @@ from gtpo_cli.tracking import changes
 
 _KINDS: dict[str, Callable[[EvaluatedCompletion], bool]] = {
     "right": lambda c: c.correct,
-    "wrong": lambda c: c.parsable and not c.correct,
+    "wrong": lambda c: c.answer is not None and not c.correct,
     "truncated": lambda c: c.truncated,
-    "without an answer": lambda c: not c.truncated and not c.parsable,
+    "without an answer": lambda c: not c.truncated and c.answer is None,
 }
 
 
@@ -154,14 +156,14 @@ def before_and_after(run: RunRecord) -> Pair | None:
 
 
 def _evaluated(run: RunRecord) -> Pair | None:
-    base = {one.conditions.benchmark: one for one in run.evaluations if one.conditions.subject == BASE}
-    for later in reversed(run.evaluations):
-        earlier = base.get(later.conditions.benchmark)
-        if earlier is None or later is earlier:
+    base = [one for one in run.evaluations if one.conditions.subject == BASE]
+    trained = [one for one in run.evaluations if one.conditions.subject != BASE]
+    for later, earlier in product(reversed(trained), reversed(base)):
+        if unlike(earlier.stored, later.stored):
             continue
-        known = {problem.question: problem for problem in earlier.stored.problems()}
-        pairs = [(known[one.question], one) for one in later.stored.problems() if one.question in known]
-        if pairs:
+        known = {(one.id, one.question, one.gold): one for one in earlier.stored.problems()}
+        asked = {(one.id, one.question, one.gold): one for one in later.stored.problems()}
+        if pairs := [(known[key], one) for key, one in asked.items() if key in known]:
             measured = f"{later.conditions.benchmark} {later.conditions.split}"
             return _first_change(pairs, measured, later.conditions.subject)
     return None

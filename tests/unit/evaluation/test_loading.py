@@ -136,6 +136,15 @@ def test_choice(tmp_path: Path, which: str | int, best: int | None, step: int) -
     assert choose_checkpoint(run, which) == Checkpoint(step, tmp_path / "checkpoints" / f"step-{step:06d}")
 
 
+def test_best_needs_the_newest_checkpoint_which_knows_it(tmp_path: Path) -> None:
+    """The one before may have known another best, so it does not take its place in silence."""
+    run = run_with_steps(tmp_path, [200, 400, 600], 400)
+    (run.checkpoints / "step-000600" / "state.json").write_text("{")
+    with pytest.raises(CheckpointError, match=r"step-000600/state.json: damaged checkpoint: .*RUN:STEP \(200, 400\)"):
+        choose_checkpoint(run)
+    assert choose_checkpoint(run, 400).step == 400
+
+
 @pytest.mark.parametrize("which", [500, 0, -1, "bets", "200"])
 def test_a_step_that_is_not_there_lists_those_that_are(tmp_path: Path, which: str | int) -> None:
     run = run_with_steps(tmp_path, [200, 400], None)

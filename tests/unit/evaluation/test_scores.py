@@ -5,14 +5,23 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, replace
+from decimal import Decimal
 
 import pytest
 
 from gtpo_cli.evaluation.measure import grade, score_problems
-from gtpo_cli.evaluation.store import EvaluatedCompletion, EvaluatedProblem, Results, data_digest, problem_digest
+from gtpo_cli.evaluation.store import (
+    EvaluatedCompletion,
+    EvaluatedProblem,
+    Results,
+    columns_digest,
+    data_digest,
+    problem_digest,
+)
 from gtpo_cli.recipe.schema import EvaluationRecipe, RewardsRecipe
 from gtpo_cli.rewards import Scorer
 from gtpo_cli.runs.files import parse_json
+from gtpo_cli.tasks.making import task_problems
 from gtpo_cli.types import Completion, Group, Problem
 
 
@@ -113,10 +122,27 @@ def test_digests_see_every_part_of_a_problem_and_their_order() -> None:
     assert problem_digest("2+3", "5") != problem_digest("2+35", "")
     assert data_digest([one, other]) != data_digest([other, one])
     assert data_digest([one]) != data_digest([Problem("a/3", "2+3", "5")])
+    assert data_digest([one]) != data_digest([replace(one, turns=(("system", "Be brief."), ("user", "2+3")))])
+    told = replace(one, columns={"level": 1, "tests": [{"a": 1.5}], "image": object(), "price": Decimal("1.5")})
+    assert data_digest([told]) == data_digest([one])
+    for name, value, same in (("image", object(), True), ("level", 2, False), ("price", Decimal("1.6"), False)):
+        other = replace(told, columns={**told.columns, name: value})
+        assert (columns_digest([told]) == columns_digest([other])) is same
 
 
 def completion(text: str, *, reason: str = "stop") -> Completion:
     return Completion((1,) * len(text), (0.0,) * len(text), reason, text)  # type: ignore[arg-type]
+
+
+def test_any_answer_to_a_task_that_scores_is_one() -> None:
+    """Its right answers may be no mathematics, such as the lists of group_anagrams."""
+    (problem,) = task_problems("reasoning_gym/group_anagrams", {}, "test", 0, 1)
+    texts = [f"<reasoning></reasoning><answer>{answer}</answer>" for answer in (problem.gold, "[[", "")]
+    group = Group(problem, (), (*map(completion, texts), completion("none")))
+    with Scorer(RewardsRecipe()) as scorer:
+        (graded,) = grade([group], [[0.0] * 4], scorer)
+    assert [one.correct for one in graded.completions] == [True, False, False, False]
+    assert [one.parsable for one in graded.completions] == [True, True, True, False]
 
 
 def test_the_format_mode_is_the_recipes() -> None:

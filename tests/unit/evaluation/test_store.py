@@ -20,6 +20,7 @@ from gtpo_cli.evaluation.store import (
     Score,
     evaluation_at,
     find_evaluations,
+    largest_evaluations,
 )
 from gtpo_cli.runs.folder import RunFolder
 
@@ -88,6 +89,19 @@ def test_finished_evaluations_are_found_oldest_first(tmp_path: Path) -> None:
     evaluation_at(run, replace(CONDITIONS, subject="step-000500")).open()  # not finished
     assert [found.conditions.subject for found in find_evaluations(run)] == ["step-000600", "base", "step-000100"]
     assert find_evaluations(run)[0].conditions == CONDITIONS
+
+
+def test_the_one_to_show_is_of_the_newest_weights_and_the_largest_of_these(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    kinds = (("old", 500, 30), ("new", 2, 20), ("new", 7, 10), ("new", 5, 0))
+    for weights, problems, age in kinds:
+        stored = evaluation_at(run, replace(CONDITIONS, weights=weights, problems=problems))
+        stored.open()
+        stored.finish(RESULTS)
+        written = stored.results_file.stat().st_mtime - age
+        os.utime(stored.results_file, (written, written))
+    assert [(one.conditions.weights, one.conditions.problems) for one in largest_evaluations(run)] == [("new", 7)]
+    assert largest_evaluations(run, {"rewards.answer": "boxed"}) == []
 
 
 def test_one_process_is_at_an_evaluation(tmp_path: Path) -> None:

@@ -67,6 +67,7 @@ def store(run: RunFolder, subject: str, accuracy: float, **changes: Any) -> None
     conditions: dict[str, Any] = {
         "benchmark": "gsm8k", "split": "test", "subject": subject, "model": "m", "problems": 1, "data_digest": "d",
         "samples": 4, "temperature": 0.5, "top_p": 0.9, "max_completion_tokens": 77, "seed": 1,
+        "settings": hub_recipe().decisive,
     }  # fmt: skip
     stored = evaluation_at(run, Conditions(**conditions | changes))
     stored.open()
@@ -108,6 +109,8 @@ def test_training_and_evaluation_of_this_step_are_in_it(tmp_path: Path) -> None:
     assert "| mean length | 30.2 (30.2 to 30.3) |" in card
     assert "99.0 %" not in card
     assert "first pass" not in card
+    store(made.run, "step-000010", 0.11, settings=hub_recipe().decisive | {"rewards.answer": "last_line"})
+    assert card_of(made) == card, "it was asked otherwise"
     store(made.run, "base", 0.25)
     assert "| pass@1 | 75.0 % (70.0 to 80.0) | 25.0 % (20.0 to 30.0) |" in card_of(made)
 
@@ -161,7 +164,10 @@ def test_on_this_machine_the_lines_name_absolute_paths_and_on_the_hub_none(
     load = "AutoModelForCausalLM.from_pretrained"
     assert f'base = {load}("{tmp_path}/bases/mine", revision="abc")\n' in code_of(here)
     assert f'model = PeftModel.from_pretrained(base, "{out}").eval()\n' in code_of(here)
-    assert f"vllm serve {tmp_path}/bases/mine --enable-lora --lora-modules policy={out} --max-lora-rank 128" in here
+    assert (
+        f"vllm serve {tmp_path}/bases/mine --revision abc --tokenizer-revision main --tokenizer {out} "
+        f"--generation-config vllm --enable-lora --max-lora-rank 128 --lora-modules policy={out}\n" in here
+    )
     assert "The paths are of the machine that wrote this" in here
     assert f'# BASE: your copy of mine\nbase = {load}("BASE", revision="abc")\n' in code_of(there)
     assert 'PeftModel.from_pretrained(base, "me/demo")' in code_of(there)

@@ -165,6 +165,20 @@ def sampled(question: str, text: str, accuracy: float) -> str:
     return json.dumps(row) + "\n"
 
 
+def test_before_and_after_are_of_the_same_problems_under_the_same_conditions(tmp_path: Path, scorer: Scorer) -> None:
+    run = run_at(tmp_path / "one", ROWS)
+    store(run, scorer, ["000", "100"], subject="base", temperature=0.5)
+    store(run, scorer, ["000", "100"])
+    assert before_and_after(read_run(run)) is None, "another temperature"
+    store(run, scorer, ["000", "100"], subject="base", gold="7")
+    assert before_and_after(read_run(run)) is None, "other gold answers"
+    store(run, scorer, ["100", "000", "000"], subject="base", problems=3)
+    pair = before_and_after(read_run(run))
+    assert pair is not None
+    assert (pair.before.question, pair.before.right, pair.after.right) == ("q1", True, False)
+    assert "of 2 questions, 1 became right and 1 became wrong" in pair.note
+
+
 @pytest.mark.parametrize(("late", "same"), [("3+4", True), ("9-2", False)])
 def test_without_evaluations_the_stored_steps_tell_and_say_if_the_questions_differ(
     tmp_path: Path, late: str, same: bool
