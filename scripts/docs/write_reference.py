@@ -52,6 +52,7 @@ def recipe_page() -> str:
             said = f"- {when}: {', '.join(f'`{key}: {shown(value)}`' for key, value in changes.items())}"
             lines += textwrap.wrap(said, LONG, subsequent_indent="  ", break_on_hyphens=False)
     lines += [
+        "- `data.curriculum` or `data.rest_after`: `training.keep_best: null`",
         "- `model.max_seq_length`: `rollout.max_completion_tokens` is half of it, or what a written",
         "  `data.max_prompt_tokens` leaves, at most 1500; `data.max_prompt_tokens` is the rest, at least half, at most",
         "  4000",

@@ -19,9 +19,10 @@ from gtpo_cli.tools.sweep.spec import Sweep
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A figure of a variant: its mean over finished seeds, and the difference to the baseline, paired by seed.
+    """A figure of a variant: its mean over finished seeds, and the difference to the baseline over the `paired` seeds,
+    which both have.
 
-    `difference` and the p-values are None for the baseline, and without shared seeds. `corrected`: the p-value after
+    `difference` and the p-values are None for the baseline, and without such seeds. `corrected`: the p-value after
     Holm's correction for the variants that the figure compares.
     """
 
@@ -31,7 +32,13 @@ class Cell:
     mean: Interval
     difference: Interval | None
     p_value: float | None
+    paired: int = 0
     corrected: float | None = None
+
+    @property
+    def over(self) -> str:
+        """The number of seeds, and of those in the difference if they are fewer."""
+        return f"{self.seeds} ({self.paired} paired)" if 0 < self.paired < self.seeds else str(self.seeds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +88,7 @@ def _cell(sweep: Sweep, values: Mapping[str, Metrics], variant: str, figure: str
         return Cell(variant, figure, len(own), mean, None, None)
     difference = difference_interval([base[seed] for seed in shared], [own[seed] for seed in shared])
     p_value = sign_flip_test([own[seed] - base[seed] for seed in shared])
-    return Cell(variant, figure, len(own), mean, difference, p_value)
+    return Cell(variant, figure, len(own), mean, difference, p_value, len(shared))
 
 
 # -- output -----------------------------------------------------------------------------------------------------------
@@ -98,7 +105,7 @@ def table_rows(estimates: Estimates) -> list[tuple[str, ...]]:
     for cell in estimates.cells:
         difference = "" if cell.difference is None else shown(cell.difference, signed=True)
         p_values = ("" if p is None else f"{p:.3f}" for p in (cell.p_value, cell.corrected))
-        rows.append((cell.figure, cell.variant, str(cell.seeds), shown(cell.mean), difference, *p_values))
+        rows.append((cell.figure, cell.variant, cell.over, shown(cell.mean), difference, *p_values))
     return rows
 
 

@@ -21,6 +21,7 @@ from statistics import fmean
 from gtpo_cli.errors import GtpoError, RecipeError, Terminated
 from gtpo_cli.machine.ready import check_recipe
 from gtpo_cli.recipe import dump_recipe
+from gtpo_cli.recipe.data import is_task
 from gtpo_cli.recipe.schema import OPEN
 from gtpo_cli.recipe.section import recipe_differences
 from gtpo_cli.runs.files import Finite, append_to, own_folder, read_json, write_aside
@@ -74,7 +75,7 @@ def check(sweep: Sweep) -> None:
     """Check each variant as `gtpo recipes check` does, and the folders of the runs.
 
     Raises GtpoError, also if a folder holds another recipe, because the sweep's file was changed, or if its run had
-    other code of the user's own.
+    other code of the user's own, or other data than the variant's other runs.
     """
     variants = {run.variant: run.recipe for run in sweep.known}
     for variant, recipe in variants.items():
@@ -82,6 +83,7 @@ def check(sweep: Sweep) -> None:
             check_recipe(recipe)
         except GtpoError as error:
             raise type(error)(f"variant {variant}: {error}") from error
+    data: dict[tuple[str, int | None], list[str]] = {}
     for run in sweep.known:
         folder = RunFolder(run.path)
         found = recipe_differences([folder.recipe(), run.recipe]) if folder.recipe_file.is_file() else []
@@ -90,6 +92,10 @@ def check(sweep: Sweep) -> None:
         for name, digest in began.code.items() if began else ():
             if run.is_done and code_digest(CodeName(name)) != digest:
                 different.append(name)
+        made = any(is_task(source.benchmark) for source in run.recipe.data.sources)  # from the seed
+        problems = sorted(began.digests) if began else []  # the seed may decide their order
+        if began and not made and data.setdefault((run.variant, run.place), problems) != problems:
+            different.append("data (its files have changed)")
         if different:
             raise RecipeError(
                 f"{run.path}: was run with another {', '.join(different)}; name another folder with "

@@ -275,8 +275,19 @@ def _script(path: Path) -> Foreign:
     for call in script.datasets:
         if foreign.source or str(call.value.get("split", "train")).partition("[")[0] != "train":
             foreign.unread.append(f"{call}: {call.value['path']} is not read; the first data set to train on is")
+        elif not (source := _loaded(call.value)):
+            foreign.unread.append(
+                f"{call}: data.path takes one file, a folder or a pattern, and here are several files"
+            )
         else:
-            foreign.source = _loaded(call.value)
+            foreign.source = source
+            foreign.unread += [
+                f"{call}: {word} is left out: the whole set is read"
+                for word in ("data_files", "data_dir")
+                if word in call.value and "dataset" in source
+            ]
+            if part := str(call.value.get("split", "")).partition("[")[2]:
+                foreign.unread.append(f"{call}: the part [{part} of the split: all is read, or a sample of data.limit")
             foreign.unread.append(
                 f"{call}: what the script makes of its rows is not translated; data.columns says which are read"
             )
@@ -284,12 +295,12 @@ def _script(path: Path) -> Foreign:
 
 
 def _loaded(call: Mapping[str, Any]) -> dict[str, Any]:
-    """Translate the arguments of `load_dataset(...)`."""
+    """Translate the arguments of `load_dataset(...)`; nothing for several files, which a recipe cannot list."""
     path, files = str(call["path"]), call.get("data_files")
     files = files.get("train") if isinstance(files, Mapping) else files
     files = files[0] if isinstance(files, list) and len(files) == 1 else files
-    if path in _FORMATS and isinstance(files, str):
-        return {"path": files}
+    if path in _FORMATS and files is not None:
+        return {"path": files} if isinstance(files, str) else {}
     if path.endswith(FILES) or Path(path).expanduser().exists():
         return {"path": path}
     marked = [f"{mark}{call[key]}" for mark, key in ((":", "name"), ("@", "revision")) if call.get(key)]

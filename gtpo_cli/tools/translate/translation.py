@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gtpo_cli.data.benchmarks import BENCHMARKS
+from gtpo_cli.data.benchmarks import BENCHMARKS, hub_source
 from gtpo_cli.data.guess import guessed_data
 from gtpo_cli.errors import DataError, RecipeError
 from gtpo_cli.machine.first_recipe import recipe_lines
@@ -19,6 +19,7 @@ from gtpo_cli.recipe import Recipe, build_recipe
 from gtpo_cli.recipe.data import OWN, SourceRecipe
 from gtpo_cli.recipe.section import Section, fields_of, kinds_of
 from gtpo_cli.recipe.synonyms import LOSS_TYPES, SCALES, keys_for
+from gtpo_cli.rewards.extract import ANSWER_TAGS
 from gtpo_cli.text import counted, one_line
 from gtpo_cli.tools.translate.foreign import Foreign, Setting, read_foreign
 
@@ -249,15 +250,24 @@ def _model(words: _Words, made: Translation) -> None:
 
 
 def _prompt(words: _Words, made: Translation) -> None:
-    """Translate the system prompt, and take the tags from it that it asks for."""
+    """Translate the system prompt, and take from it where it asks for the answer."""
     prompt = words.take("system_prompt")
     if not isinstance(prompt, str):
         return
     made.set("data.system_prompt", prompt, "system_prompt")
     tags = list(dict.fromkeys(re.findall(r"<(\w+)>(?=.*</\1>)", prompt, re.DOTALL)))
-    if len(tags) == 2:
-        made.set("rewards.format.tags.reasoning", tags[0], "in the system prompt")
-        made.set("rewards.format.tags.answer", tags[1], "in the system prompt")
+    named, said = [tag for tag in tags if tag.lower() in ANSWER_TAGS], "in the system prompt"
+    boxed = "\\boxed" in prompt and not named  # a box within the answer's tags is peeled
+    answers = [] if boxed else named or tags[1:2]
+    others = [tag for tag in tags if tag not in answers]
+    if len(answers) + boxed == 1 and len(others) < 2:
+        made.set("rewards.format.tags.reasoning", others[0] if others else None, said)
+        if boxed:
+            made.set("rewards.answer", "boxed", said)
+        else:
+            made.set("rewards.format.tags.answer", answers[0], said)
+    elif tags:
+        made.lacking.append(f"system_prompt: asks for {', '.join(tags)}; write into rewards what counts as the answer")
 
 
 def _adapter(words: _Words, made: Translation) -> None:
@@ -419,9 +429,15 @@ def _no_data(foreign: Foreign) -> str:
 def _source(source: dict[str, Any], made: Translation) -> dict[str, Any]:
     """Write a set of data as in a recipe: by name if it is a known benchmark, else with its columns."""
     section = SourceRecipe.model_validate(source)
-    known = {spec.hub.id: name for name, spec in BENCHMARKS.items() if spec.hub and "train" in (spec.hub.splits or ())}
-    if section.dataset is not None and section.name in known:
-        source = {"benchmark": known[section.name]}
+    hub = hub_source(section) if section.dataset is not None else None
+    known = [
+        name
+        for name, spec in BENCHMARKS.items()
+        if hub and spec.hub and "train" in (spec.hub.splits or ())
+        if spec.hub.id == hub.id and hub.config in (None, spec.hub.config) and hub.revision is None
+    ]
+    if known:
+        source = {"benchmark": known[0]}
     elif section.benchmark in OWN:
         try:
             source = guessed_data(section) | source

@@ -140,7 +140,7 @@ def check_extra(extra: Mapping[str, Any], recipe: Recipe) -> None:
         problems.append(f"--trl {', '.join(decided)}: the recipe decides that; change it there (docs/trl.md)")
         problems += [f"--trl {name}: {key}" for name in decided for key in keys_for(name)]
     for name in sorted(extra.keys() - RECIPE_DECIDES - MAY_BE_ADDED):
-        instead = next(iter(keys_for(name)), "GTPOTrainer in a program of your own takes more (docs/library.md)")
+        instead = next(iter(keys_for(name)), "GTPOTrainer in a program of your own takes more (docs/trl.md)")
         problems.append(f"--trl {name}: is not for the run of a recipe; {instead}")
     engine = f"rollout.engine: {choose_engine(recipe)}"
     there = {engine, f"{engine} and --trl vllm_mode={extra.get('vllm_mode', 'colocate')}"}

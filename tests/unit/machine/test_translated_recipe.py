@@ -104,6 +104,9 @@ some_new_switch: 3
 """
 
 
+TRL_ON_TASK = "model_name_or_path: builtin:tiny\n"
+
+
 @pytest.fixture(autouse=True)
 def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -323,3 +326,60 @@ def test_the_system_prompt_of_a_script_is_the_recipes_with_the_tags_that_it_asks
     remarks = translated_recipe(script, model=None, data={"benchmark": "gsm8k"}).remarks
     said = "left out: system_prompt = FORMAT.strip() (line 12): no plain value, and nothing of the script is run"
     assert said in remarks
+
+
+@pytest.mark.parametrize(
+    ("prompt", "reasoning", "place", "answer"),
+    [
+        ("First <answer>x</answer>, then why: <why>y</why>", "why", "tags", "answer"),
+        ("<work>x</work><mine>y</mine>", "work", "tags", "mine"),  # of other names the second
+        ("Only <final_answer>x</final_answer>", None, "tags", "final_answer"),
+        ("<think>x</think> and \\boxed{y}", "think", "boxed", "answer"),
+        ("<think>x</think><answer>\\boxed{y}</answer>", "think", "tags", "answer"),
+        ("Put it in \\boxed{}.", None, "boxed", "answer"),
+    ],
+)
+def test_where_the_system_prompt_asks_for_the_answer(
+    prompt: str, reasoning: str | None, place: str, answer: str
+) -> None:
+    recipe, _ = translated(
+        "t.yaml", TRL_ON_TASK + f"system_prompt: {json.dumps(prompt)}\n", data={"benchmark": "arithmetic"}
+    )
+    assert recipe.data.system_prompt == prompt
+    assert recipe.rewards.answer == place
+    assert (recipe.rewards.tags.reasoning, recipe.rewards.format.tags.answer) == (reasoning, answer)
+
+
+def test_a_prompt_with_more_tags_is_left_to_the_user() -> None:
+    prompt = "<think>x</think><check>y</check><answer>z</answer>"
+    _, found = translated(
+        "t.yaml", TRL_ON_TASK + f"system_prompt: {json.dumps(prompt)}\n", data={"benchmark": "arithmetic"}
+    )
+    said = "left out: system_prompt: asks for think, check, answer; write into rewards what counts as the answer"
+    assert said in found.remarks
+
+
+@pytest.mark.parametrize(
+    ("call", "data", "said"),
+    [
+        ('load_dataset("openai/gsm8k", "main", split="train[:100]")', {"benchmark": "gsm8k"}, "the part [:100] of the"),
+        ('load_dataset("a/b", data_files="one.csv")', {"benchmark": "hub", "dataset": "a/b"}, "data_files is left out"),
+        ('load_dataset("openai/gsm8k", "main", revision="v1")', {"dataset": "openai/gsm8k:main@v1"}, None),
+        ('load_dataset("csv", data_files="one.csv")', {"benchmark": "local", "path": "one.csv"}, None),
+        ('load_dataset("csv", data_files=["one.csv", "two.csv"])', None, "and here are several files"),
+        ('load_dataset("openai/gsm8k", "socratic")', {"benchmark": "hub", "dataset": "openai/gsm8k:socratic"}, None),
+    ],
+)
+def test_the_data_of_a_script(call: str, data: dict[str, str] | None, said: str | None) -> None:
+    Path("one.csv").write_text("question,answer\n1+1,2\n")
+    Path("t.py").write_text(f"rows = {call}\nargs = GRPOConfig(output_dir='o')\nt = GRPOTrainer('a/b', args=args)\n")
+    if data is None:
+        with pytest.raises(RecipeError, match=said):
+            translated_recipe(Path("t.py"), model=None, data=None)
+        return
+    found = translated_recipe(Path("t.py"), model=None, data=None)
+    Path("mine.yaml").write_text(found.text)
+    source = load_recipe("mine.yaml").data.model_dump(exclude_unset=True)
+    assert {key: source[key] for key in data} == data
+    if said is not None:
+        assert any(said in one for one in found.remarks)

@@ -257,6 +257,31 @@ def test_code_of_the_users_own_stays_the_same_in_all_runs(tmp_path: Path, monkey
         check(sweep)
 
 
+def test_files_of_data_stay_the_same_in_all_runs(tmp_path: Path) -> None:
+    (tmp_path / "own.jsonl").write_text('{"question": "1+1", "answer": "2"}\n')
+    changes = {"set": {"training.max_steps": 4, "data.benchmark": "local", "data.path": str(tmp_path / "own.jsonl")}}
+    for digests, tasks in ((("a", "b"), changes), (("ab", "ba"), changes), (("a", "b"), {})):
+        shutil.rmtree(tmp_path / "sweep", ignore_errors=True)
+        sweep = sweep_of(tmp_path, **tasks)
+        for seed, digest in enumerate(digests, start=1):
+            finish(sweep, f"grpo-{seed}", [0.5])
+            (run,) = [run for run in sweep.runs if run.key == f"grpo-{seed}"]
+            RunFolder(run.path).keep_beginning([letter * 8 for letter in digest], {})
+        if digests == ("a", "b") and tasks:  # problems of a task depend on the seed
+            with pytest.raises(RecipeError, match=r"grpo-2: was run with another data \(its files have changed\)"):
+                check(sweep)
+        else:
+            check(sweep)
+
+
+def test_a_difference_says_over_how_many_seeds_it_is(tmp_path: Path) -> None:
+    sweep = sweep_of(tmp_path)
+    for key in ("gtpo-1", "gtpo-3", "grpo-1", "grpo-2", "grpo-3"):
+        finish(sweep, key, [0.5] * 4)
+    rows = [line.split(" | ")[2] for line in markdown(estimate(sweep)).splitlines()[2:4]]
+    assert rows == ["2", "3 (2 paired)"]
+
+
 def test_every_variant_is_checked_before_the_first_run(tmp_path: Path) -> None:
     variants = {"gtpo": {}, "off": {"objective.token_weights.config": {"positiv": 1}}}
     with pytest.raises(RecipeError, match=r"variant off: objective\.token_weights\.config: conflict: .*'positiv'"):
