@@ -81,7 +81,8 @@ def export(
         exported = export_run(request, say=say)
     _print(exported, where, folder.recipe().model)
     if push is not None:
-        print(f"pushed to {upload(where, push, public=public, message=f'gtpo export, step {chosen.step}')}")
+        message = f"gtpo export, step {chosen.step}"
+        print(f"pushed to {upload(where, push, format_=format_, public=public, message=message)}")
     evaluated = any(folder.evaluation.glob(f"*/step-{chosen.step:06d}-*/results.json"))
     suggest("report" if evaluated else "eval", folder.path)
 

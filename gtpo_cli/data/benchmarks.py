@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gtpo_cli.data.local import SourcedRow, Table, find_files, nearest, open_files
@@ -33,7 +33,7 @@ class BenchmarkSpec:
     `columns` maps a meaning ("question", "answer", "solution", "choices") to column names, of which one must be
     there. The question is in the first column with text, or in all of them, if they are `joined`: then all must be
     there. `where` has the lowest and the highest number of a column in the rows to use. `hub` is None for benchmarks
-    that exist only as files.
+    that exist only as files. `answer_tag`: see `load_problems`.
     """
 
     columns: Mapping[str, tuple[str, ...]]
@@ -41,13 +41,20 @@ class BenchmarkSpec:
     hub: HubSource | None = None
     joined: bool = False
     where: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    answer_tag: str | None = None
 
 
 def read_source(
-    data: SourceRecipe, is_usable: UsableCheck, *, side: Side, id_prefix: str, with_columns: bool
+    data: SourceRecipe,
+    is_usable: UsableCheck,
+    *,
+    side: Side,
+    id_prefix: str,
+    with_columns: bool,
+    answer_tag: str | None = None,
 ) -> LoadedProblems:
     """Read the problems of a set that is not generated: see `load_problems`. Raises DataError."""
-    spec = own_spec(data) if data.benchmark in OWN else BENCHMARKS[data.benchmark]
+    spec = replace(own_spec(data) if data.benchmark in OWN else BENCHMARKS[data.benchmark], answer_tag=answer_tag)
     split = Split(side, data.held_out) if data.held_out else None
     table, name = open_source(data)
     prefix = f"{id_prefix}{data.benchmark}/{name}"

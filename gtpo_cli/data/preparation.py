@@ -179,6 +179,7 @@ def usable_prompts(
     loaded = load_problems(
         source, seed=recipe.seed, is_usable=gold_check(recipe.rewards), side=side, id_prefix=id_prefix,
         with_columns=with_columns or bool(recipe.rewards.plugins) or leveled, leveled=leveled,
+        answer_tag=recipe.rewards.format.tags.answer,
     )  # fmt: skip
     longest = min(data.max_prompt_tokens, max_seq_length - 1)
     problems = [dataclasses.replace(problem, part=source.name) for problem in loaded.problems]

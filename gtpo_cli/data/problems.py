@@ -55,13 +55,15 @@ def load_problems(
     id_prefix: str = "",
     with_columns: bool = False,
     leveled: bool = False,
+    answer_tag: str | None = None,
 ) -> LoadedProblems:
     """Load the problems of a set from `data.path` or else from the hub; those of a task are made from `seed`.
 
     `data.limit` keeps a sample of the usable problems (`reading.read_table`). `is_usable` tells for each gold answer
     whether a reward can compare it; the default is `EqualityWorkers.usable_many` with new workers. `side` chooses a
     side of `data.held_out`. `id_prefix` is put before the problems' ids. With `with_columns`, the problems keep their
-    rows; with `leveled`, a task makes those of each of its levels. `max_prompt_tokens` is applied later: see
+    rows; with `leveled`, a task makes those of each of its levels. `answer_tag`: the recipe's, which may stand around a
+    gold answer as the common ones may. `max_prompt_tokens` is applied later: see
     `encode_prompts`.
     Raises DataError if the file, split, columns or hub data set cannot be read, or if no row is usable; RewardError if
     the workers cannot be started.
@@ -77,12 +79,14 @@ def load_problems(
         with EqualityWorkers() as workers:
             return load_problems(
                 data, seed=seed, is_usable=workers.usable_many, side=side, id_prefix=id_prefix,
-                with_columns=with_columns, leveled=leveled,
+                with_columns=with_columns, leveled=leveled, answer_tag=answer_tag,
             )  # fmt: skip
     if not is_task(data.benchmark):
         from gtpo_cli.data.benchmarks import read_source
 
-        return read_source(data, is_usable, side=side, id_prefix=id_prefix, with_columns=with_columns)
+        return read_source(
+            data, is_usable, side=side, id_prefix=id_prefix, with_columns=with_columns, answer_tag=answer_tag
+        )
     from gtpo_cli.tasks.making import task_problems
 
     made = task_problems(

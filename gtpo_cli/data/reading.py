@@ -27,7 +27,7 @@ from gtpo_cli.data.problems import DroppedRow, LoadedProblems, Side, UsableCheck
 from gtpo_cli.errors import DataError
 from gtpo_cli.rewards.equality import answers_equal
 from gtpo_cli.rewards.extract import ANSWER_TAGS, bare_box, boxes, hashes
-from gtpo_cli.rewards.normalize import UNSEEN, visible
+from gtpo_cli.rewards.normalize import seen
 from gtpo_cli.runs.user_code import import_function, running
 from gtpo_cli.text import counted, nearest_of, shown, some
 from gtpo_cli.types import CodeName, Problem, Turn
@@ -132,11 +132,12 @@ def last_boxed(text: str) -> str | None:
     return last if any(answers_equal(last, other) for other in others) else found[-1].answer
 
 
-def _cleaned(gold: str) -> str:
+def _cleaned(gold: str, tag: str | None) -> str:
     """Return a gold answer without an answer's tags around it, and without what no comparison sees."""
-    if (tagged := _TAGGED.fullmatch(gold)) and tagged[1].lower().replace("-", "_") in ANSWER_TAGS:
-        gold = tagged[2]
-    gold = UNSEEN.sub("", visible(gold)).strip()
+    if tagged := _TAGGED.fullmatch(gold):
+        name, inner = tagged.groups()
+        gold = inner if name == tag or name.lower().replace("-", "_") in ANSWER_TAGS else gold
+    gold = seen(gold).strip()
     if not gold:
         raise UnusableRowError("empty gold answer")
     if _TESTS.match(gold):
@@ -464,7 +465,7 @@ def _read_row(source: str, row: Row | str, spec: BenchmarkSpec, problem_id: str,
             raise UnusableRowError("no question")
         question, turns, reply = found
         written, solution = spec.read_gold(row)
-        gold = _cleaned(written)
+        gold = _cleaned(written, spec.answer_tag)
         if choices := _choices_in(row, spec):
             gold = _letter(gold, choices, key)
     except UnusableRowError as error:
@@ -513,7 +514,7 @@ def _choices_in(row: Row, spec: BenchmarkSpec) -> dict[str, str]:
     if not isinstance(value, Mapping):
         raise UnusableRowError(f"{name} is no list of answers to choose from: {shown(stored)}")
     found = {str(letter): text_in({name: text}, (name,), number=True) for letter, text in value.items()}
-    choices = {visible(letter).strip(): visible(text).strip() for letter, text in found.items() if text is not None}
+    choices = {seen(letter).strip(): seen(text).strip() for letter, text in found.items() if text is not None}
     if len(choices) < 2:
         raise UnusableRowError(f"{name} has fewer than two answers to choose from")
     return choices
@@ -538,7 +539,7 @@ def _key_of(rows: Iterable[Row | str], spec: BenchmarkSpec) -> Key:
     understood = [0] * len(_KEYS)
     for row in (row for row in rows if not isinstance(row, str)):
         with suppress(UnusableRowError):
-            gold, choices = _cleaned(spec.read_gold(row)[0]), _choices_in(row, spec)
+            gold, choices = _cleaned(spec.read_gold(row)[0], spec.answer_tag), _choices_in(row, spec)
             understood = [count + (len(key(gold, choices)) == 1) for count, key in zip(understood, _KEYS, strict=True)]
     return _KEYS[understood.index(max(understood))]
 

@@ -18,6 +18,7 @@ from gtpo_cli.estimators import best_of_k, first_k_pass, majority_of_votes, mean
 from gtpo_cli.evaluation.loading import PolicyAndSampler, Subject
 from gtpo_cli.evaluation.probe import mean_entropies
 from gtpo_cli.evaluation.store import (
+    COLUMNS,
     OWN_REWARD,
     Conditions,
     EvaluatedCompletion,
@@ -60,7 +61,7 @@ def find_evaluation(run: RunFolder, benchmark: Benchmark, subject: Subject) -> S
     settings.pop("rewards.plugins", None)
     settings |= {f"{OWN_REWARD}{name}": code_digest(name) for name in names}
     if recipe.rewards.plugins:
-        settings[f"{OWN_REWARD}columns"] = columns_digest(problems)
+        settings[COLUMNS] = columns_digest(problems)
     conditions = Conditions(
         benchmark=benchmark.name,
         split=benchmark.split,

@@ -45,6 +45,7 @@ from gtpo_cli.text import file_name
 from gtpo_cli.types import FinishReason, Problem
 
 OWN_REWARD = "rewards.plugins."  # before the name of a reward or task of the user's own; its value digests the code
+COLUMNS = f"{OWN_REWARD}columns"  # what they may read of all problems
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,13 +378,13 @@ def largest_evaluations(run: RunFolder, settings: Mapping[str, Any] | None = Non
         return conditions.split == "test", conditions.problems, conditions.samples
 
     found = find_evaluations(run)  # oldest first
-    weights = {stored.conditions.subject: stored.conditions.weights for stored in found}
+    weights = {(own.benchmark, own.subject): own.weights for own in (stored.conditions for stored in found)}
     chosen: dict[tuple[str, str], StoredEvaluation] = {}
     for stored in found:
         own = stored.conditions
-        if own.weights != weights[own.subject] or any(own.settings.get(k) != v for k, v in (settings or {}).items()):
+        key = (own.benchmark, own.subject)
+        if own.weights != weights[key] or any(own.settings.get(k) != v for k, v in (settings or {}).items()):
             continue
-        key = (stored.conditions.benchmark, stored.conditions.subject)
         if key not in chosen or size(stored) >= size(chosen[key]):
             chosen[key] = stored
     return [chosen[key] for key in sorted(chosen)]  # "base" < "step-..."

@@ -280,9 +280,13 @@ def check_complete(path: str, model: torch.nn.Module, loading: Mapping[str, Coll
             f"model.name: the weights of {path} lack {len(missing)} tensors that its config.json needs ({first}); it "
             "is incomplete or not a causal language model; fetch it again, or choose another"
         )
-    layers = {name for name, _ in model.named_modules()}
+    layers, buffers = ({name for name, _ in found} for found in (model.named_modules(), model.named_buffers()))
     parts = {key: key.rpartition(".") for key in sorted(loading["unexpected_keys"])}
-    unused = [key for key, (layer, _, part) in parts.items() if layer in layers and part in ("weight", "bias")]
+    unused = [
+        key
+        for key, (layer, _, part) in parts.items()
+        if layer in layers and part in ("weight", "bias") and key not in buffers  # a mask may be called bias
+    ]
     if unused:
         raise ModelError(
             f"model.name: the weights of {path} have {len(unused)} tensors for which its config.json has no place "

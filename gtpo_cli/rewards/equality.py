@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Self
 
 from gtpo_cli.errors import RewardError
-from gtpo_cli.rewards.normalize import visible
+from gtpo_cli.rewards.normalize import seen
 from gtpo_cli.rewards.same_answer import equal, usable
 from gtpo_cli.types import STEADY, Entry
 
@@ -73,8 +73,8 @@ def _shared_workers(process_id: int) -> EqualityWorkers:
 def same_text(gold: str, predicted: str) -> bool:
     """Return whether two texts are equal up to what cannot be seen: the amount of white space, invisible characters,
     full-width forms. An empty text equals nothing."""
-    words = visible(gold).split()
-    return bool(words) and words == visible(predicted).split()
+    words = seen(gold).split()
+    return bool(words) and words == seen(predicted).split()
 
 
 class _NeedsAlgebraError(Exception):

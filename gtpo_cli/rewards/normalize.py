@@ -117,7 +117,7 @@ _SYMBOLS = str.maketrans(
 # Invisible characters, but those that turn the direction of writing. Between two digits they may hide what is written.
 _UNSEEN = "[" + "".join(sign for sign in _BMP if unicodedata.category(sign) == "Cf" and sign not in _TURNING) + "]"
 _INVISIBLE = re.compile(f"(?<![0-9]){_UNSEEN}+|{_UNSEEN}+(?![0-9])")
-UNSEEN = re.compile(_UNSEEN)
+_ALL_INVISIBLE = re.compile(_UNSEEN)
 _AS_ASCII = str.maketrans(_FULL_WIDTH)
 _SMALL = {  # raised and lowered signs: 2, +, n
     style: {
@@ -237,9 +237,9 @@ _STYLE = re.compile(  # commands that change how their one argument looks
 )
 
 
-def visible(text: str) -> str:
-    """Return a text without invisible characters, but those between digits, and with full-width forms as ASCII."""
-    return text if text.isascii() else _INVISIBLE.sub("", text.translate(_AS_ASCII))
+def seen(text: str) -> str:
+    """Return a text as it looks: without invisible characters, and with full-width forms as ASCII."""
+    return text if text.isascii() else _ALL_INVISIBLE.sub("", text.translate(_AS_ASCII))
 
 
 def canonical(answer: str) -> str:
@@ -249,7 +249,7 @@ def canonical(answer: str) -> str:
     are removed, and LaTeX commands with the same meaning are unified. The result is "" for an empty answer or one with
     unreadable characters (NUL, halves of surrogate pairs). Above `MAX_LENGTH` only white space is collapsed.
     """
-    text = " ".join(visible(answer).split())
+    text = _INVISIBLE.sub("", " ".join(answer.translate(_AS_ASCII).split()))
     if _UNREADABLE.search(text):
         return ""
     return text if len(text) > MAX_LENGTH else _canonical(text)

@@ -280,7 +280,7 @@ class Beginning:
 @dataclass(frozen=True, slots=True)
 class Environment:
     """`total_steps`: the planned last step. `products`: the type of the output layer's products on that machine.
-    `model_commit`: of the base on the hub."""
+    `model_commit`: of the base on the hub, at the first start."""
 
     total_steps: Annotated[int, Field(ge=1)] | None = None
     products: str | None = None

@@ -185,11 +185,12 @@ def record_facts(run: RunFolder, facts: Mapping[str, Any], say: Callable[[str], 
         )
     if before.model_commit not in (None, facts["model_commit"]):
         say(
-            f"{facts['model']} is at commit {facts['model_commit']} now, and was at {before.model_commit} at the last "
+            f"{facts['model']} is at commit {facts['model_commit']} now, and was at {before.model_commit} at the first "
             f"start; if its weights changed, stop, and write model.revision: {before.model_commit} into "
             f"{run.recipe_file}"
         )
-    run.write_environment({**facts, **_origin(run)})
+    first = before.model_commit or facts["model_commit"]
+    run.write_environment({**facts, "model_commit": first, **_origin(run)})
 
 
 def _origin(run: RunFolder) -> dict[str, str]:

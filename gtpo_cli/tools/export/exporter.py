@@ -55,7 +55,11 @@ from gtpo_cli.tools.export.folder import (
 from gtpo_cli.tools.export.using import Prompting, place_of, public_name, put_template
 from gtpo_cli.tools.export.weights import AUTO, Written, read_back, write_adapter, write_merged
 
-_OF_A_MODEL = ["*.safetensors", "*.safetensors.index.json", "*.gguf", "*config.json"]
+# What libraries would load beside the other of the two, or beside a smaller one.
+_ADAPTER_OR_MODEL = [
+    "adapter_config.json", "adapter_model.safetensors", "config.json", "generation_config.json", "model.safetensors",
+    "model-?????-of-?????.safetensors", "model.safetensors.index.json",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,10 +239,10 @@ def check_push(name: str, *, public: bool) -> None:
         )
 
 
-def push(folder: Path, name: str, *, public: bool, message: str) -> str:
+def push(folder: Path, name: str, *, format_: Format, public: bool, message: str) -> str:
     """Create the repository if it is missing, private unless `public`, upload the folder and return its address.
 
-    Weights and configurations of an earlier push go, since libraries would load an adapter beside a merged model.
+    An adapter or a merged model replaces the one that is there. A GGUF file takes the place of neither.
 
     Raises ExportError; the local export stays.
     """
@@ -251,7 +255,8 @@ def push(folder: Path, name: str, *, public: bool, message: str) -> str:
     api = HfApi()
     try:
         url = api.create_repo(name, private=not public, exist_ok=True)
-        api.upload_folder(repo_id=name, folder_path=folder, commit_message=message, delete_patterns=_OF_A_MODEL)
+        replaced = None if format_ == "gguf" else _ADAPTER_OR_MODEL
+        api.upload_folder(repo_id=name, folder_path=folder, commit_message=message, delete_patterns=replaced)
     except (HfHubHTTPError, httpx.HTTPError, OSError, ValueError, RuntimeError) as error:
         raise _refused(name, error, folder) from error
     return str(url)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from gtpo_cli.errors import EvaluationError
 from gtpo_cli.estimators import Interval, McNemar, difference_interval, macro_average, mcnemar
-from gtpo_cli.evaluation.store import Results, StoredEvaluation, find_evaluations, is_share
+from gtpo_cli.evaluation.store import COLUMNS, Results, StoredEvaluation, find_evaluations, is_share
 from gtpo_cli.runs.folder import RunFolder
 from gtpo_cli.text import counted, one_line, shown, some
 from gtpo_cli.tools.report.tables import MEAN_OF_PARTS, score_interval
@@ -216,7 +216,7 @@ def cautions(comparisons: Sequence[Comparison]) -> list[str]:
 
 def unlike(before: StoredEvaluation, after: StoredEvaluation) -> list[tuple[str, Any, Any]]:
     """Return the conditions of sampling that differ; problems are compared one by one."""
-    return before.conditions.differences(after.conditions, "subject", "weights", "problems", "data_digest")
+    return before.conditions.differences(after.conditions, "subject", "weights", "problems", "data_digest", COLUMNS)
 
 
 def _best_match(

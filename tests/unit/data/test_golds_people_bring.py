@@ -71,6 +71,13 @@ def test_a_gold_answer_that_nothing_can_equal_drops_its_row(tmp_path: Path, writ
         prepared(tmp_path, [written])
 
 
+def test_the_recipe_s_own_answer_tag_goes_and_other_tags_stay(tmp_path: Path) -> None:
+    text = "rewards.accuracy.equality=text"
+    golds = ["<label>good</label>", "<b>bold</b>"]
+    assert prepared(tmp_path, golds, text)[0] == golds
+    assert prepared(tmp_path, golds, text, "rewards.format.tags.answer=label")[0] == ["good", "<b>bold</b>"]
+
+
 def test_text_tasks_keep_the_word_proof(tmp_path: Path) -> None:
     assert prepared(tmp_path, ["proof"], "rewards.accuracy.equality=text")[0] == ["proof"]
 

@@ -102,6 +102,11 @@ def test_the_one_to_show_is_of_the_newest_weights_and_the_largest_of_these(tmp_p
         os.utime(stored.results_file, (written, written))
     assert [(one.conditions.weights, one.conditions.problems) for one in largest_evaluations(run)] == [("new", 7)]
     assert largest_evaluations(run, {"rewards.answer": "boxed"}) == []
+    other = evaluation_at(run, replace(CONDITIONS, weights="old", benchmark="gsm8k"))
+    other.open()
+    other.finish(RESULTS)
+    os.utime(other.results_file, (0, 0))
+    assert {one.conditions.benchmark for one in largest_evaluations(run)} == {"gsm8k", "arithmetic"}  # still the newest
 
 
 def test_one_process_is_at_an_evaluation(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from transformers import LlamaConfig
 from gtpo_cli.data import PromptEncoder
 from gtpo_cli.errors import CheckpointError, ModelError
 from gtpo_cli.policy.adapter_config import check_adapter_config
-from gtpo_cli.policy.loading import choose_dtype, load_config, load_failure, load_tokenizer, read_model
+from gtpo_cli.policy.loading import check_complete, choose_dtype, load_config, load_failure, load_tokenizer, read_model
 from gtpo_cli.policy.transformers_policy import TransformersPolicy, load_transformers_policy
 from gtpo_cli.recipe.schema import LoraRecipe, ModelRecipe
 
@@ -360,6 +360,18 @@ def test_a_hub_that_cannot_be_reached_is_asked_once_and_the_remedy_is_told(tmp_p
     assert "openai/gsm8k: the hub cannot be reached" in lines[2]
     assert "set data.path to a local copy" in lines[2]
     assert seconds < 60  # with the retries it would be 72, on a quiet machine
+
+
+def test_a_stored_mask_that_is_called_bias_is_no_weight_without_a_place() -> None:
+    """Older files of GPT-Neo and GPT-J hold their causal masks."""
+    from transformers import GPTNeoConfig, GPTNeoForCausalLM
+
+    sizes = {"vocab_size": 32, "hidden_size": 8, "num_layers": 1, "num_heads": 2, "attention_types": [[["global"], 1]]}
+    model = GPTNeoForCausalLM(GPTNeoConfig(**sizes))
+    mask, bias = "transformer.h.0.attn.attention.bias", "transformer.h.0.attn.attention.q_proj.bias"
+    check_complete("there", model, {"missing_keys": [], "unexpected_keys": [mask]})
+    with pytest.raises(ModelError, match="have 1 tensors"):
+        check_complete("there", model, {"missing_keys": [], "unexpected_keys": [mask, bias]})
 
 
 def test_a_model_in_the_cache_loads_without_a_hub(sound: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

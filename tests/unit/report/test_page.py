@@ -21,11 +21,13 @@ import pytest
 from stored_runs import run_at, store
 
 from gtpo_cli.errors import EvaluationError
+from gtpo_cli.evaluation.store import COLUMNS, OWN_REWARD
 from gtpo_cli.pages.figures import chart_files
 from gtpo_cli.pages.run_charts import evaluation_charts, running_mean, training_charts
 from gtpo_cli.pages.run_record import RunRecord, read_run
 from gtpo_cli.recipe.schema import RewardsRecipe
 from gtpo_cli.rewards import Scorer
+from gtpo_cli.tools.report.comparison import unlike
 from gtpo_cli.tools.report.page import before_and_after, render, write_report
 from gtpo_cli.tools.report.tables import benchmark_table, csv_text, markdown, other_scores_table
 
@@ -177,6 +179,17 @@ def test_before_and_after_are_of_the_same_problems_under_the_same_conditions(tmp
     assert pair is not None
     assert (pair.before.question, pair.before.right, pair.after.right) == ("q1", True, False)
     assert "of 2 questions, 1 became right and 1 became wrong" in pair.note
+
+
+def test_own_rewards_read_other_columns_if_more_problems_are_asked(tmp_path: Path, scorer: Scorer) -> None:
+    run = run_at(tmp_path / "one", ROWS)
+    later = store(run, scorer, ["000", "100"], settings={COLUMNS: "a", f"{OWN_REWARD}m:f": "a"})
+    for settings, different in (
+        ({COLUMNS: "b", f"{OWN_REWARD}m:f": "a"}, []),
+        ({COLUMNS: "b", f"{OWN_REWARD}m:f": "b"}, [f"{OWN_REWARD}m:f"]),
+    ):
+        base = store(run, scorer, ["100", "000", "000"], subject="base", settings=settings)
+        assert [name for name, *_ in unlike(base, later)] == different
 
 
 @pytest.mark.parametrize(("late", "same"), [("3+4", True), ("9-2", False)])
