@@ -39,7 +39,7 @@ def test_the_screen_has_every_arm_at_every_rate() -> None:
 
 
 @pytest.mark.usefixtures("screened")
-def test_rates_and_finalists_follow_from_the_screen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rates_and_finalists_follow_from_the_screen() -> None:
     _, middle, high = rules.RATES
     assert rules.chosen_rates()["quantile"] == (high, pytest.approx(0.46))
     assert rules.chosen_rates()["clip_cov"] == (middle, pytest.approx(0.43))
@@ -51,10 +51,7 @@ def test_rates_and_finalists_follow_from_the_screen(monkeypatch: pytest.MonkeyPa
     final = rules.final()
     assert len(final) == 12 * 8
     assert {run.seed for run in final[:12]} == {1}  # seed by seed
-    with pytest.raises(SystemExit, match="its rate is open"):
-        rules.hot()
-    monkeypatch.setattr(rules, "HOT", "1e-2")
-    assert [(run.arm, run.rate) for run in rules.hot()[:6]] == [(arm, rules.HOT) for arm in arms]
+    assert [(run.arm, run.rate) for run in rules.hot()[:6]] == [(arm, "15e-4") for arm in arms]
     assert len(rules.hot()) == 6 * 8
 
 
