@@ -223,3 +223,17 @@ def test_figures_in_the_words_of_the_page() -> None:
     alike = [test for test in write_page.tested(runs, write_page.rules_beside_grpo(runs)) if test.more == "clip_cov"]
     within = {str(test.outcome) for test in alike if abs(test.found.low) < 0.02 and abs(test.found.high) < 0.02}
     assert within == {"greedy", "temperature 1", "harder greedy", "harder temperature 1"}
+    lost = {
+        arm: sum(float(row["train/strict_format_rate"]) < 0.5 for row in runs.of(arm, "hot")) for arm in runs.methods
+    }
+    hot = {arm: 100 * np.mean([float(row["greedy"]) for row in runs.of(arm, "hot")]) for arm in runs.methods}
+    assert len(runs.whole_seeds("hot", runs.methods)) == 6
+    assert lost == {"grpo": 2, "gtpo": 2, "conflict": 0, "clip_cov": 2, "entropy_advantage": 2, "w_reinforce": 6}
+    assert "lost the format of its answers in all six, `conflict` in none, and the other four methods in two" in text
+    least, *others = sorted(hot.values())
+    rates = [100 * runs.rates[arm][1] for arm in runs.methods]
+    assert (
+        f"greedily five end between {others[0]:.0f} and {others[-1]:.0f} % and `w_reinforce` at {least:.0f}, where "
+        f"their best rates give {min(rates):.0f} to {max(rates):.0f} %" in text
+    )
+    assert hot["w_reinforce"] == least
