@@ -56,7 +56,8 @@ _DECLARED = (
     Metric("train/format_rate", "share", "more",
            "completions with full marks for format, in the reward's mode / completions"),
     Metric("train/accuracy_rate", "share", "more",
-           "completions with the right answer / completions"),
+           "completions with the right answer / completions, those of groups that objective.resample replaced among"
+           " them; what else is said of completions is of the groups that were kept"),
     Metric("train/strict_format_rate", "share", "more",
            "completions with all tags once and in order, whatever the mode / completions"),
     Metric("entropy/mean", "nats", None, "mean of <H>_i over completions that are not empty"),
@@ -126,8 +127,8 @@ _FAMILIES = (
            "groups whose coefficients on shared prefix (or eos) tokens sum to less than 0 / groups where they do not"
            " cancel; only with objective.audit"),
     Metric("tasks/<benchmark>/accuracy_rate", "share", None,
-           "as train/accuracy_rate, of the completions of one part of the data, those that objective.resample discarded"
-           " among them; with a mixture, data.curriculum or data.rest_after"),
+           "as train/accuracy_rate, of the completions of one part of the data; with a mixture, data.curriculum or"
+           " data.rest_after"),
     Metric("tasks/<benchmark>/level", "level", None, "its level, from 0; only with data.curriculum"),
     Metric("eval/<benchmark>/accuracy_rate", "share", "more",
            "right answers / completions, one of each of evaluation.limit test problems; of each part of a mixture too"),

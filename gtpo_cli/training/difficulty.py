@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from itertools import chain
 from statistics import fmean
 
 from gtpo_cli.data import Prompt
 from gtpo_cli.data.order import Asked
 from gtpo_cli.recipe.data import CurriculumRecipe
 from gtpo_cli.runs.files import Count, parse_json
-from gtpo_cli.training.step import Discarded
-from gtpo_cli.types import Group
+from gtpo_cli.training.step import Outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +53,10 @@ class Difficulty:
         """What the next steps may ask."""
         return Asked(None if self._curriculum is None else self.levels, self.resting)
 
-    def observe(self, groups: Sequence[Group], discarded: Iterable[Discarded] = ()) -> dict[str, float]:
-        """Take note of a step's groups and of those that it discarded, and return its metrics."""
+    def observe(self, outcomes: Sequence[Outcome]) -> dict[str, float]:
+        """Take note of all groups that a step sampled, and return its metrics."""
         right: dict[str, list[int]] = {}
-        kept = (Discarded(group.problem, [verdict.correct for verdict in group.verdicts]) for group in groups)
-        for problem, answers in chain(discarded, kept):
+        for problem, answers in outcomes:
             correct = [int(answer) for answer in answers]
             right.setdefault(problem.part, []).extend(correct)
             if problem.level == self.levels[problem.part]:  # not one that was sampled before a move

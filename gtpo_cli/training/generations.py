@@ -28,7 +28,7 @@ from gtpo_cli.policy.sampler import SamplingParams, collate, sample
 from gtpo_cli.runs.files import Count, parse_json
 from gtpo_cli.seeds import derive_seed
 from gtpo_cli.training.difficulty import Difficulty
-from gtpo_cli.training.step import Discarded, StepParts, StepSamples
+from gtpo_cli.training.step import Outcome, StepParts, StepSamples
 from gtpo_cli.training.stopwatch import Stopwatch
 from gtpo_cli.types import Completion, Group, Verdict
 
@@ -85,7 +85,7 @@ def _sample_and_score(parts: StepParts, prompts: Sequence[Prompt], seed: int, cl
         return parts.scorer.score_groups(groups)
 
 
-def _resample(parts: StepParts, groups: list[Group], step: StepPrompts, clock: Stopwatch) -> list[Discarded] | None:
+def _resample(parts: StepParts, groups: list[Group], step: StepPrompts, clock: Stopwatch) -> list[Outcome] | None:
     """Replace groups without reward spread by groups of new prompts (DAPO's dynamic sampling), and return those that
     were replaced. A group without spread after the last attempt stays.
     """
@@ -100,7 +100,7 @@ def _resample(parts: StepParts, groups: list[Group], step: StepPrompts, clock: S
         seed = derive_seed(step.seed, "resample", attempt)
         fresh = _sample_and_score(parts, step.more(attempt, len(without_spread)), seed, clock)
         for place, group in zip(without_spread, fresh, strict=True):
-            discarded.append(Discarded(groups[place].problem, [verdict.correct for verdict in groups[place].verdicts]))
+            discarded.append(Outcome.of(groups[place]))
             groups[place] = group
     return discarded
 
@@ -254,5 +254,5 @@ class Generations:
         old_NT = pad_rows([old for _, _, old in taken], value=0.0, dtype=torch.float32)
         gone = None
         if step.discarded is not None:
-            gone = [Discarded(self._prompts[number][0], correct) for number, correct in step.discarded]
+            gone = [Outcome(self._prompts[number][0], correct) for number, correct in step.discarded]
         return StepSamples(groups, self._seed_of(step.number), gone, step.age, old_NT)

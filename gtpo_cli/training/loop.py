@@ -105,7 +105,7 @@ def train(
             updated = False
             for number in run.steps():
                 with run.attempt(number, parts.updater):
-                    metrics = make_step(job, parts, run, number, first=not updated)
+                    metrics = make_step(job, parts, run, number)
                 if not updated and not metrics["optim/skipped"]:
                     updated = True
                     trials.check_plain_forward(parts.policy, job.data.prompts, as_in_training=parts.step is not None)
@@ -116,11 +116,8 @@ def train(
             return run.outcome
 
 
-def make_step(job: TrainingJob, parts: LoopParts, run: Run, number: int, *, first: bool = False) -> dict[str, float]:
-    """Make one step and return its metrics. Skip it if the sampler meets numbers that are not finite.
-
-    `first`: nothing has been updated yet, so the sampler is checked against the policy before the update.
-    """
+def make_step(job: TrainingJob, parts: LoopParts, run: Run, number: int) -> dict[str, float]:
+    """Make one step and return its metrics. Skip it if the sampler meets numbers that are not finite."""
     clock = Stopwatch()
     if parts.step is None or parts.generations is None:
         from gtpo_cli.training.sft import sft_step
@@ -129,12 +126,12 @@ def make_step(job: TrainingJob, parts: LoopParts, run: Run, number: int, *, firs
         return sft_step(parts.policy, parts.updater, parts.budget, prompts, job.encoder, clock=clock)
     try:
         samples = parts.generations.take(number, clock=clock)
-        rows = train_step(parts.step, samples, clock=clock, check=trials.check_sampler if first else None)
+        rows = train_step(parts.step, samples, clock=clock, check=trials.check_sampler)
     except NotFiniteError as error:
         run.warn(f"step {number} was skipped: {error}")
         parts.updater.advance_schedule()
         return {"optim/skipped": 1.0}
-    by_task = {} if parts.difficulty is None else parts.difficulty.observe(samples.groups, samples.discarded or ())
+    by_task = {} if parts.difficulty is None else parts.difficulty.observe(samples.outcomes)
     return run.record(number, rows, clock, parts.policy) | by_task
 
 

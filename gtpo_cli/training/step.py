@@ -69,11 +69,15 @@ class StepParts:
         self.method = method_of(self.objective, max_completion_tokens=self.rollout.max_completion_tokens)
 
 
-class Discarded(NamedTuple):
-    """A group that `objective.resample` replaced: whether each completion was right."""
+class Outcome(NamedTuple):
+    """What a group showed: whether each of its completions was right."""
 
     problem: Problem
     correct: Sequence[bool]
+
+    @classmethod
+    def of(cls, group: Group) -> Outcome:
+        return cls(group.problem, [verdict.correct for verdict in group.verdicts])
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +86,14 @@ class StepSamples:
 
     groups: list[Group]
     seed: int = 0  # of what the step draws
-    discarded: Sequence[Discarded] | None = None  # None without objective.resample
+    discarded: Sequence[Outcome] | None = None  # groups that objective.resample replaced; None without it
     age: int = 0  # steps since these completions were generated
     old_NT: Tensor | None = None  # ln pi_old, nats, on the CPU; None at age 0: the first forward pass gives it
+
+    @property
+    def outcomes(self) -> list[Outcome]:
+        """Of every group that was sampled, those that were replaced among them."""
+        return [*(self.discarded or ()), *map(Outcome.of, self.groups)]
 
 
 class Ratios(NamedTuple):

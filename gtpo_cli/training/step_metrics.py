@@ -11,6 +11,7 @@ import math
 import resource
 import statistics
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,9 @@ from gtpo_cli.types import Completion, Group, Verdict
 def step_metrics(rows: StepRows, clock: Stopwatch) -> dict[str, float]:
     """Compute all metrics of one policy-gradient step, by declared name."""
     metrics = _reward_metrics(rows.samples.groups) | _objective_metrics(rows)
+    metrics["train/accuracy_rate"] = statistics.fmean(
+        chain.from_iterable(each.correct for each in rows.samples.outcomes)
+    )
     sampled_by_NT = rows.logprobs_NT if rows.old_NT is None else rows.old_NT  # the policy that sampled
     metrics |= sampler_metrics(sampled_by_NT, rows)
     norms = [each.grad_norm for each in rows.iterations if each.grad_norm is not None]
@@ -81,7 +85,6 @@ def _reward_metrics(groups: Sequence[Group]) -> dict[str, float]:
         "train/reward_mean": mean,
         "train/reward_std": math.dist(rewards, [mean] * len(rewards)) / math.sqrt(max(1, len(rewards) - 1)),
         "train/format_rate": statistics.fmean(verdict.complete_format for verdict in verdicts),
-        "train/accuracy_rate": statistics.fmean(verdict.correct for verdict in verdicts),
         "train/strict_format_rate": statistics.fmean(verdict.strict_format for verdict in verdicts),
         "completions/length_mean": statistics.fmean(len(completion.token_ids) for completion in completions),
         "completions/truncated_share": statistics.fmean(completion.truncated for completion in completions),

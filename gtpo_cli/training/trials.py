@@ -1,9 +1,10 @@
 """Three trials: the longest possible step, the sampler against the policy, and the policy against a plain forward pass.
 
 The first comes before step 1, so that a run that needs too much memory fails at once and not after 700 steps. The
-second comes before the first update: samples of another model would teach the wrong thing. The third comes after it and
-checks that the model in training is the model that gets saved: the policy computes log-probabilities without logits and
-shares prompts between rows, so they are compared with a plain forward pass of the model that a checkpoint would hold.
+second comes before each update: samples of another model would teach the wrong thing, and a sampler that does not take
+the new weights differs only when they have moved. The third comes after the first update and checks that the model in
+training is the model that gets saved: the policy computes log-probabilities without logits and shares prompts between
+rows, so they are compared with a plain forward pass of the model that a checkpoint would hold.
 """
 
 from __future__ import annotations
@@ -83,8 +84,8 @@ def _forward_backward(policy: Policy, rows: Rows) -> None:
 def check_sampler(parts: StepParts, rows: StepRows) -> None:
     """Raise ModelError if the sampler's log-probabilities differ from the policy's by more than rounding.
 
-    Compares the mean |difference| over the completions of a step that has not updated the weights yet. A recipe that
-    weighs tokens by the difference (`rollout.importance_correction`) may go on.
+    Compares the mean |difference| over the completions of a step, with ln pi of the weights that sampled them. A recipe
+    that weighs tokens by the difference (`rollout.importance_correction`) may go on.
     """
     if parts.rollout.importance_correction != "none" or rows.old_NT is None:
         return

@@ -12,8 +12,8 @@ from gtpo_cli.data.prompts import Prompt
 from gtpo_cli.recipe import build_recipe
 from gtpo_cli.recipe.data import CurriculumRecipe
 from gtpo_cli.training.difficulty import Difficulty
-from gtpo_cli.training.step import Discarded
-from gtpo_cli.types import Group, Problem, Verdict
+from gtpo_cli.training.step import Outcome
+from gtpo_cli.types import Problem
 
 CURRICULUM = CurriculumRecipe(raise_at=0.75, lower_at=0.25, over=4)
 
@@ -25,9 +25,8 @@ def prompts_of(*parts: str, levels: int = 3, each: int = 5) -> list[Prompt]:
     ]  # fmt: skip
 
 
-def group(prompt: Prompt, *right: int) -> Group:
-    verdicts = tuple(Verdict(float(one), 0.0, 10.0 * one, True, True, bool(one), "1") for one in right)
-    return Group(prompt[0], prompt[1], (), verdicts)
+def group(prompt: Prompt, *right: int) -> Outcome:
+    return Outcome(prompt[0], [bool(one) for one in right])
 
 
 def at(prompts: list[Prompt], name: str) -> Prompt:
@@ -56,17 +55,6 @@ def test_a_level_rises_and_falls_by_hand() -> None:
     difficulty.observe([group(at(prompts, "a/2.0"), 0, 0, 0, 1)])
     difficulty.move()
     assert difficulty.levels["a"] == 1
-
-
-def test_groups_that_were_discarded_count_too() -> None:
-    """Without them no prompt would ever rest, and no level would rise, beside `objective.resample`."""
-    prompts = prompts_of("a")
-    difficulty = Difficulty(prompts, CURRICULUM, rest_after=1)
-    gone = [Discarded(at(prompts, "a/0.0")[0], [True, True]), Discarded(at(prompts, "a/0.1")[0], [False, False])]
-    metrics = difficulty.observe([group(at(prompts, "a/0.2"), 1, 0, 1, 1)], gone)
-    assert metrics["tasks/a/accuracy_rate"] == pytest.approx(5 / 8)
-    difficulty.move()  # 3 of the last 4 are right
-    assert difficulty.asked == ({"a": 1}, {0, 1})
 
 
 def test_only_the_last_so_many_completions_count() -> None:

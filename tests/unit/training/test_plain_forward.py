@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import shutil
 from collections.abc import Callable
@@ -18,9 +19,10 @@ from test_step import ForeignSampler
 
 from gtpo_cli.errors import ModelError
 from gtpo_cli.machine.resolve import Parts
+from gtpo_cli.policy import Policy, transformers_policy
 from gtpo_cli.policy import sampler as generation
-from gtpo_cli.policy import transformers_policy
 from gtpo_cli.policy.transformers_policy import TransformersPolicy
+from gtpo_cli.policy.transformers_sampler import TransformersSampler
 from gtpo_cli.recipe import Recipe, build_recipe
 from gtpo_cli.runs.folder import RunFolder
 from gtpo_cli.training import loop
@@ -174,6 +176,30 @@ def test_a_sampler_of_another_model_ends_the_run_before_its_first_update(
             with pytest.raises(ModelError, match=r"the sampler's log-probabilities differ .* by 0\.\d+ nats"):
                 train(Parts(recipe).training_job(), run, resume=begins_right, quiet=True)
         assert run.metrics_file.read_text().count("\n") == begins_right
+
+
+class StaleSampler(TransformersSampler):
+    """Keeps the weights with which it was built, like a server that does not take new ones."""
+
+    def __init__(self, policy: TransformersPolicy) -> None:
+        super().__init__(copy.deepcopy(policy))
+
+    def sync(self, policy: Policy) -> None:
+        pass
+
+
+def test_a_sampler_that_does_not_take_new_weights_ends_the_run_when_they_have_moved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = RunFolder(tmp_path / "run")
+    recipe = recipe_for("builtin:tiny", "training.max_steps=3", "training.save_every=3", "optimizer.learning_rate=0.02")
+    run.create(recipe)
+    with monkeypatch.context() as patch:
+        patch.setitem(generation.SAMPLERS, "transformers", lambda policy, job, warn: StaleSampler(policy))
+        with pytest.raises(ModelError, match="the sampler's log-probabilities differ") as caught:
+            train(Parts(recipe).training_job(), run, quiet=True)
+    assert caught.value.__notes__ == [f"step 1 is saved: gtpo train --resume {run.path}"]
+    assert train(Parts(recipe).training_job(), run, resume=True, quiet=True).step == 3
 
 
 def test_a_resumed_sft_run_with_dropout_equals_the_whole(tmp_path: Path) -> None:

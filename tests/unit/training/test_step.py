@@ -26,7 +26,7 @@ from gtpo_cli.recipe import Recipe, build_recipe
 from gtpo_cli.rewards import Scorer
 from gtpo_cli.tracking import find_metric
 from gtpo_cli.training.optimizers import Updater
-from gtpo_cli.training.step import StepParts, StepRows
+from gtpo_cli.training.step import Outcome, StepParts, StepRows
 from gtpo_cli.training.step_metrics import audit_metrics, sample_rows, step_metrics
 from gtpo_cli.training.stopwatch import Stopwatch
 from gtpo_cli.types import Completion, Problem
@@ -506,6 +506,10 @@ def test_groups_without_spread_are_sampled_again_with_new_prompts(parts_for: Any
         ("b", 6), ("c", 6), ("b", 6), ("b", 6), ("b", 6)
     ]  # fmt: skip
     assert step_metrics(result, clock)["groups/resampled_share"] == pytest.approx(5 / 8)
+    kept = [verdict.correct for group in result.samples.groups for verdict in group.verdicts]
+    right = [True, False, False, True, True, True]
+    result.samples = replace(result.samples, discarded=[Outcome(PROMPTS[1][0], right)] * 5)
+    assert step_metrics(result, clock)["train/accuracy_rate"] == pytest.approx((sum(kept) + 5 * 4) / (8 * 6))
     first, again = (group.completions for group in result.samples.groups[:2])
     assert first != again  # the second group of problem a has a seed of its own
     repeated = whole_step(parts_for(chosen), PROMPTS, seed=15, clock=Stopwatch(), more=more)
