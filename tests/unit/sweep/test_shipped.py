@@ -122,6 +122,8 @@ def test_the_rules_differ_from_grpo_in_nothing_but_the_rule() -> None:
         if (control := variant.rpartition("_")[2]) in controls:
             rule = first[variant.removesuffix(f"_{control}")]
             assert differences(rule, recipe) == {"objective.token_weights.control": control}
+    controlled = [{name.removesuffix(one) for name in first if name.endswith(one)} for one in ("_even", "_random")]
+    assert controlled == [{"conflict", "top_entropy", "entropy_advantage", "clip_cov"}] * 2
     assert differences(first["grpo"], first["gtpo"]) == {
         "objective.name": "gtpo", "objective.token_weights.rule": "conflict", "objective.filter.enabled": "auto",
         "objective.entropy_coef": 0.1,
