@@ -221,6 +221,11 @@ def find_model(
     if (export := read_export(Path(model), overrides)) is not None:
         on = f", an adapter on {export.recipe.model.name}" if export.checkpoint else ""
         words = f"{model}: export of the run {export.run}, step {export.step}{on}; with the run's prompts and rewards"
+        if data_path is not None and not export.has_problems:
+            words += (
+                f"; if it was trained on {data_path}, name the run's recipe.yaml with --recipe: that asks only what "
+                "the run held out, and reads gold answers as it did"
+            )
         return export.recipe, export.checkpoint, words
     own, adapter = _of_folder(model)
     overrides = [*own, *overrides]

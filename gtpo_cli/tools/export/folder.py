@@ -63,12 +63,14 @@ class _ExportRecord:
 
 
 class Export(NamedTuple):
-    """An exported policy. `checkpoint` is the adapter of an adapter export; None if the folder is the model."""
+    """An exported policy. `checkpoint` is the adapter of an adapter export; None if the folder is the model.
+    `has_problems`: whether the recipe has the run's problems; it has none that are files, sets of the hub or code."""
 
     recipe: Recipe
     checkpoint: Checkpoint | None
     run: str
     step: int
+    has_problems: bool
 
 
 def conditions_of(recipe: Recipe) -> RecipeSections:
@@ -110,7 +112,7 @@ def read_export(folder: Path, overrides: Sequence[str] = ()) -> Export | None:
     if record.format == "adapter":
         here = folder.resolve()
         checkpoint = Checkpoint(record.step, here.parent, weights=here.name)
-    return Export(recipe, checkpoint, one_line(record.run), record.step)
+    return Export(recipe, checkpoint, one_line(record.run), record.step, "benchmark" in record.asked.data)
 
 
 def _base(folder: Path, record: _ExportRecord) -> str:

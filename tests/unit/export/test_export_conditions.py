@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from gtpo_cli.cli.options import find_model
 from gtpo_cli.errors import ExportError
 from gtpo_cli.recipe import Recipe, build_recipe
 from gtpo_cli.runs.checkpoints import Checkpoint
@@ -81,6 +82,14 @@ def test_data_that_were_a_file_are_to_be_named_again(tmp_path: Path) -> None:
     assert (found.recipe.evaluation.benchmarks, found.recipe.data.path) == (("local",), None)
     assert (found.recipe.data.columns.question, found.recipe.data.system_prompt) == ("prompt", "Add.")
     assert found.recipe.data.gold == "auto"
+    *_, words = find_model(str(folder), data_path=tmp_path / "rows.jsonl")
+    assert words.endswith(
+        f"if it was trained on {tmp_path / 'rows.jsonl'}, name the run's recipe.yaml with --recipe: that asks only "
+        "what the run held out, and reads gold answers as it did"
+    )
+    assert "trained on" not in find_model(str(folder))[2]
+    other = written(tmp_path / "other", recipe_of())
+    assert "trained on" not in find_model(str(other), data_path=tmp_path / "rows.jsonl")[2]
 
 
 def test_a_record_switches_on_no_code_and_names_no_file(tmp_path: Path) -> None:
