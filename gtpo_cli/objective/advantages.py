@@ -93,10 +93,9 @@ def each_reward(rewards: Rewards) -> Tensor:
     GDPO, arXiv 2601.05242.
     """
     scores_RBG = rewards.scores_RBG
-    centred_RBG = scores_RBG - scores_RBG.mean(dim=-1, keepdim=True)
-    a_BG = (rewards.weights_R[:, None, None] * centred_RBG / (_std(scores_RBG) + EPS)).sum(dim=0)
-    a_1N = a_BG.view(1, -1)
-    return (_centred(a_1N) / (_std(a_1N) + EPS)).view_as(a_BG)
+    a_RBG = rewards.weights_R[:, None, None] * _centred(scores_RBG) / (_std(scores_RBG) + EPS)
+    a_BG = a_RBG.sum(dim=0)  # its mean is 0 in each group, so in the step too
+    return a_BG / (_std(a_BG.view(1, -1)) + EPS)
 
 
 # By their names in a recipe.
@@ -150,8 +149,8 @@ def group_advantages(
     return centred if rewards_BG.dtype == torch.float64 else centred.to(torch.float32)
 
 
-def _centred(values_BG: Tensor, eps: float = torch.finfo(torch.float64).eps) -> Tensor:
+def _centred(values: Tensor, eps: float = torch.finfo(torch.float64).eps) -> Tensor:
     """Subtract each row's mean. What equals the mean counts as neither right nor wrong, so its rounding error goes."""
-    centred = values_BG - values_BG.mean(dim=1, keepdim=True)
-    rounding = eps * values_BG.abs().amax(dim=1, keepdim=True)
+    centred = values - values.mean(dim=-1, keepdim=True)
+    rounding = eps * values.abs().amax(dim=-1, keepdim=True)
     return centred.masked_fill(centred.abs() <= rounding, 0.0)

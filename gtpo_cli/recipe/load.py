@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 
 from gtpo_cli.errors import RecipeError
 from gtpo_cli.recipe.data import KNOWN, PRESETS, implied_benchmark, is_task
-from gtpo_cli.recipe.methods import ANSWERS, METHODS
+from gtpo_cli.recipe.methods import ANSWERS, CLIPS, METHODS
 from gtpo_cli.recipe.schema import BUILTIN_DEFAULTS, LONGEST_ROW, Recipe, default_ks
 from gtpo_cli.recipe.section import LARGEST, fields_of
 from gtpo_cli.recipe.yaml_text import parse_yaml
@@ -28,16 +28,17 @@ _RULES = ("advantages", "token_weights", "loss")  # sections of the objective th
 _LISTS = {"tuple_type": "expected a list, as [a, b]", "too_short": "expected a list of one or more"}
 
 
-def load_recipe(name_or_path: str | Path, overrides: Iterable[str] = ()) -> Recipe:
+def load_recipe(name_or_path: str | Path, *layers: Iterable[str]) -> Recipe:
     """Read a recipe, apply overrides, validate.
 
     `name_or_path`: a file, or the name of a shipped recipe, with or without `.yaml`.
-    `overrides`: strings `dotted.key=value`, with the value in YAML; a mapping is merged into the existing section.
+    `layers`: overrides, a later layer over an earlier one: strings `dotted.key=value`, with the value in YAML. A
+    mapping is merged into the existing section. A layer that names another rule drops the keywords of the one below.
     Raises RecipeError with all problems at once, each with file, key, problem and the nearest valid key or value.
     Imports no torch.
     """
     path = find_recipe(name_or_path)
-    return build_recipe(_extended(read_mapping(path), path), overrides, where=str(path))
+    return build_recipe(_extended(read_mapping(path), path), *layers, where=str(path))
 
 
 def _extended(document: dict[str, Any], path: Path) -> dict[str, Any]:
@@ -59,11 +60,30 @@ def _extended(document: dict[str, Any], path: Path) -> dict[str, Any]:
     return _over(_unresolved(below), document)
 
 
-def build_recipe(document: Mapping[str, Any], overrides: Iterable[str] = (), *, where: str) -> Recipe:
-    """Validate a recipe that is already a mapping; `where` names it in messages. Raises RecipeError."""
+def build_recipe(document: Mapping[str, Any], *layers: Iterable[str], where: str) -> Recipe:
+    """Validate a recipe that is already a mapping; `layers` as in `load_recipe`; `where` names it in messages.
+
+    Raises RecipeError.
+    """
     problems: list[str] = []
-    overriding: dict[str, Any] = {}
     overridden: set[str] = set()
+    merged = _unresolved(document)
+    for overrides in layers:
+        merged = _over(merged, _layer(overrides, problems, overridden))
+    recipe = None
+    try:
+        recipe = Recipe.model_validate(_merge(_conditional_defaults(merged), merged))
+    except ValidationError as error:
+        problems.extend(describe_problems(error, where, overridden))
+    if problems:
+        raise RecipeError(problems)
+    assert recipe is not None
+    return recipe
+
+
+def _layer(overrides: Iterable[str], problems: list[str], overridden: set[str]) -> dict[str, Any]:
+    """Return overrides as a mapping, and add their keys to `overridden` and what is wrong with them to `problems`."""
+    layer: dict[str, Any] = {}
     for override in overrides:
         key, separator, text = override.partition("=")
         key = key.strip()
@@ -80,17 +100,9 @@ def build_recipe(document: Mapping[str, Any], overrides: Iterable[str] = (), *, 
         except ValueError as error:
             problems.append(f"--set {_printable(override)}: the value cannot be read ({error}); quote it if it is text")
             continue
-        overriding = _merge(overriding, _nest(key, value))
+        layer = _merge(layer, _nest(key, value))
         overridden.add(key)
-    recipe, merged = None, _over(_unresolved(document), overriding)
-    try:
-        recipe = Recipe.model_validate(_merge(_conditional_defaults(merged), merged))
-    except ValidationError as error:
-        problems.extend(describe_problems(error, where, overridden))
-    if problems:
-        raise RecipeError(problems)
-    assert recipe is not None
-    return recipe
+    return layer
 
 
 def dump_recipe(recipe: Recipe) -> str:
@@ -186,12 +198,9 @@ def _conditional_defaults(written: Mapping[str, Any]) -> dict[str, Any]:
         chosen |= BUILTIN_DEFAULTS
     if (preset := str(data.get("system_prompt_preset"))) in PRESETS:
         chosen["data.system_prompt"] = PRESETS[preset]
-    chosen |= METHODS.get(str(objective.get("name", "gtpo")), {})
+    chosen |= _of_method(written)
     if data.get("curriculum") is not None or data.get("rest_after") is not None:
         chosen["training.keep_best"] = None  # accuracy in training is then of other problems at each step
-    for key in _RULES:
-        if "rule" in _section(objective, key):  # a method's keywords are for its own rule
-            chosen.pop(f"objective.{key}.config", None)
     if "clip_epsilon" in objective:  # sets both
         ends = ("objective.clip.low", "objective.clip.high")
         chosen = {key: value for key, value in chosen.items() if key not in ends}
@@ -236,18 +245,36 @@ def _following(written: Mapping[str, Any]) -> dict[str, Any]:
     return follow
 
 
+def _of_method(written: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the defaults that follow from the method and from the rules that a recipe names."""
+    name = _method(written)
+    own, meant = _rules({"objective": {"name": name}}), _rules(written)
+    chosen = {**METHODS.get(name, {}), **CLIPS.get(str(meant["loss"]), {})}
+    others = [f"objective.{key}.config" for key in _RULES if meant[key] != own[key]]
+    return {key: value for key, value in chosen.items() if key not in others}  # its keywords are for its own rule
+
+
 def _unresolved(document: Mapping[str, Any]) -> dict[str, Any]:
     """Remove the keys of a resolved recipe whose values follow from others, so that they follow an override again."""
-    resolved = Recipe.model_fields.keys() <= document.keys()
-    for key, value in _following(document).items() if resolved else ():
+    if not Recipe.model_fields.keys() <= document.keys():
+        return dict(document)
+    keys = dict.fromkeys(key for switches in (*METHODS.values(), *CLIPS.values()) for key in switches)
+    of_method = {key: _default(key) for key in keys} | _of_method(document)
+    for key, value in (of_method | _following(document)).items():
         document = _without(document, key, value)
     return dict(document)
+
+
+def _default(key: str) -> Any:
+    """Return the schema's default of a key as it is written in a file."""
+    value = fields_of(Recipe)[key].get_default(call_default_factory=True)
+    return list(value) if isinstance(value, tuple) else value
 
 
 def _without(document: Mapping[str, Any], dotted: str, value: Any) -> dict[str, Any]:
     """Return the document without a key if that has this value."""
     first, _, rest = dotted.partition(".")
-    if isinstance(inner := document.get(first), Mapping):
+    if rest and isinstance(inner := document.get(first), Mapping):
         return {**document, first: _without(inner, rest, value)}
     return {key: found for key, found in document.items() if key != dotted or found != value}
 
@@ -282,10 +309,13 @@ def _over(below: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
 
 def _rules(document: Mapping[str, Any]) -> dict[str, Any]:
     """Return the rules of the objective that a document means."""
-    objective = _section(document, "objective")
-    defaults = {name: field.default for name, field in fields_of(Recipe).items()}
-    defaults |= METHODS.get(str(objective.get("name", "gtpo")), {})
-    return {key: _section(objective, key).get("rule", defaults[f"objective.{key}.rule"]) for key in _RULES}
+    objective, method = _section(document, "objective"), METHODS.get(_method(document), {})
+    names = {key: f"objective.{key}.rule" for key in _RULES}
+    return {key: _section(objective, key).get("rule", method.get(name, _default(name))) for key, name in names.items()}
+
+
+def _method(document: Mapping[str, Any]) -> str:
+    return str(_section(document, "objective").get("name", "gtpo"))
 
 
 def _merge(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:

@@ -45,16 +45,21 @@ METHODS: Mapping[str, Mapping[str, Any]] = {
         "rewards.length.weight": 5.0,  # half the reward of a right answer, as in the paper (1 of 2)
     },
     # arXiv 2507.18071: 1/G sum_i 1/|o_i| sum_t min(s_t A, clip(s_t) A), s_t = sg(exp(mean_t ln r_t)) pi / sg(pi)
-    "gspo": _NO_CORRECTIONS
-    | {"objective.loss.rule": "sequence", "objective.clip.low": 3e-4, "objective.clip.high": 4e-4},
+    "gspo": _NO_CORRECTIONS | {"objective.loss.rule": "sequence"},
     # arXiv 2506.13585: sum_{i,t} sg(min(r, high)) A ln pi / (completion tokens of the step); without its dynamic
     # sampling and length penalty, which it adopts from DAPO
-    "cispo": _NO_CORRECTIONS
-    | {"objective.average": "token", "objective.loss.rule": "weight", "objective.clip.high": 5.0},
+    "cispo": _NO_CORRECTIONS | {"objective.average": "token", "objective.loss.rule": "weight"},
     # arXiv 2402.14740: 1/G sum_i sum_t min(r A, clip(r) A), A_i = R_i - mean of the others; a KL term is in the
     # loss, as in all methods here, and not in the reward
     "rloo": _NO_CORRECTIONS
     | {"objective.advantages.config": {"baseline": "leave_one_out", "scale": "none"}, "objective.average": "sum"},
     # next-token cross-entropy of the reference completion, the prompt masked: 1/N sum over its N tokens of ln pi
     "sft": _NO_CORRECTIONS | {"training.keep_best": "optim/loss"},
+}
+
+# The clip range of a rule for the loss (`objective.loss.rule`), where its paper has one of its own.
+CLIPS: Mapping[str, Mapping[str, Any]] = {
+    "sequence": {"objective.clip.low": 3e-4, "objective.clip.high": 4e-4},  # arXiv 2507.18071
+    "weight": {"objective.clip.high": 5.0},  # arXiv 2506.13585
+    "geometric": {"objective.clip.low": 0.4, "objective.clip.high": 0.4},  # arXiv 2507.20673
 }

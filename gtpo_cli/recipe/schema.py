@@ -509,6 +509,17 @@ class Recipe(Section):
                 "with loss.rule: weight it is the bound itself, so use 1 or more (CISPO: 5)"
             )
         weights = objective.token_weights
+        if objective.name == "sft":
+            plain = {
+                "advantages": AdvantagesRecipe(),
+                "token_weights": TokenWeightsRecipe(rule="none"),
+                "loss": LossRecipe(),
+            }
+            problems += [
+                f"objective.{key}: SFT imitates, so it has no advantages, weights of tokens or ratios; remove the key"
+                for key, section in plain.items()
+                if getattr(objective, key) != section
+            ]
         if weights.rule == "none" and (weights.config or weights.control != "none") and objective.name != "sft":
             problems.append(
                 "objective.token_weights: config and control belong to a rule, and the rule is none; name a rule, or "

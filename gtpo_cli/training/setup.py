@@ -215,7 +215,8 @@ def _copied(given: Any) -> Any:
 def check_rules(objective: ObjectiveRecipe) -> None:
     """Run the rules on a made-up step. Raises RecipeError for one that is missing, fails, or gives something else.
 
-    One group has equal rewards, and one completion is empty.
+    One group has equal rewards, and one completion is empty. A rule that sees a micro-batch, for a row's weights or for
+    the loss, must give a completion the same whatever is beside it.
     """
     method = method_of(objective, max_completion_tokens=8)
     draw, shape = torch.Generator().manual_seed(0), (3, 4, 6)
@@ -234,19 +235,39 @@ def check_rules(objective: ObjectiveRecipe) -> None:
         if method.needs != "group":
             tokens = replace(tokens, logprobs=-3.0 * noise_BGT, entropy=2.0 * noise_BGT)
         if method.needs == "row":
-            tokens = Tokens(*(getattr(tokens, each.name).flatten(0, 1) for each in fields(Tokens)))
-        method.weigh(tokens)
+            rows = [getattr(tokens, each.name).flatten(0, 1) for each in fields(Tokens)]
+            alone = [method.weigh(Tokens(*(values[row : row + 1] for values in rows))) for row in range(len(rows[0]))]
+            _check_alike("token_weights", method.weigh(Tokens(*rows)), torch.cat(alone))
+        else:
+            method.weigh(tokens)
     with _trying("loss", objective.loss):
         c_BGT = torch.where(right_BG, 1.0, -0.5)[..., None].expand(shape)
-        gradients = [_gradient(method, -noise_BGT, c_BGT, mask_BGT, old) for old in (None, -1.1 * noise_BGT)]
+        at_first = [-noise_BGT, c_BGT, mask_BGT]
+        later = [*at_first, -1.1 * noise_BGT]  # with ln pi_old
+        if method.ranks:
+            later.append(covariance_ranks(later[-1], c_BGT[..., 0], mask_BGT))
+        gradients = []
+        for given in (at_first, later):
+            gradients.append(_gradient(method, *given))
+            alone = [_gradient(method, *(values[group : group + 1] for values in given)) for group in range(3)]
+            _check_alike("loss", 3 * gradients[-1], torch.cat(alone))  # a loss is a mean over its groups
         if not any(map(torch.any, gradients)):
             raise RecipeError("objective.loss.rule: gave a gradient of 0 for every token, so nothing would learn")
 
 
-def _gradient(method: Method, logprobs: Tensor, c: Tensor, mask: Tensor, old: Tensor | None) -> Tensor:
+def _check_alike(key: str, together: Tensor, alone: Tensor) -> None:
+    if not torch.allclose(together, alone, rtol=1e-4, atol=1e-6):
+        raise RecipeError(
+            f"objective.{key}.rule: gives a completion other values beside other completions than alone, and a step is "
+            "computed in micro-batches; use only what belongs to the completion, and nothing random"
+        )
+
+
+def _gradient(
+    method: Method, logprobs: Tensor, c: Tensor, mask: Tensor, old: Tensor | None = None, ranks: Tensor | None = None
+) -> Tensor:
     """Return the gradient of the loss with respect to ln pi. `old`: ln pi_old; None before the first update."""
     logprobs = logprobs.clone().requires_grad_()
-    ranks = covariance_ranks(old, c[..., 0], mask) if method.ranks and old is not None else None
     loss, _ = policy_loss(logprobs, c, mask, old_logprobs_BGT=old, ranks_BGT=ranks, **method.loss_arguments())
     (gradient,) = torch.autograd.grad(loss, logprobs)
     if not bool(torch.isfinite(loss) and torch.isfinite(gradient).all()):

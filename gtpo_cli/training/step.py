@@ -211,8 +211,10 @@ def train_step(
             )
         for number in range(parts.objective.num_iterations):
             if method.ranks and rows.old_NT is not None and rows.ranks_NT is None:
-                trains_NT = (rows.weights_NT != 0) & (rows.included_N & (rows.advantages_N != 0))[:, None]
-                rows.ranks_NT = covariance_ranks(rows.old_NT, rows.advantages_N, rows.mask_NT & trains_NT)
+                learning_NT = rows.coefficients_NT != 0
+                if number == 0:  # H, the filter and the rules for a row come with the first iteration
+                    learning_NT = rows.mask_NT & (rows.weights_NT != 0) & _may_learn(parts, rows)[:, None]
+                rows.ranks_NT = covariance_ranks(rows.old_NT, rows.advantages_N, learning_NT)
             work = partial(accumulate, parts, rows, first=number == 0)
             iteration = parts.budget.run(work, at_most=rows.size(parts.budget.unit))
             if rows.old_NT is None:
@@ -375,9 +377,14 @@ def _micro_batches(parts: StepParts, rows: StepRows, limit: int, *, first: bool)
     elif not first:
         included_N = (rows.coefficients_NT != 0).any(dim=-1)
     else:
-        included_N = rows.included_N if parts.method.entropy_coef > 0 else rows.included_N & (rows.advantages_N != 0)
+        included_N = _may_learn(parts, rows)
         yield from ((index, False) for index in split(chosen_N=~included_N))
     yield from ((index, True) for index in split(chosen_N=included_N))
+
+
+def _may_learn(parts: StepParts, rows: StepRows) -> Tensor:
+    """Return which completions can have c != 0, (N,), as far as is known before the first forward pass."""
+    return rows.included_N if parts.method.entropy_coef > 0 else rows.included_N & (rows.advantages_N != 0)
 
 
 def _not_finite(rows: StepRows, iteration: Iteration) -> str | None:

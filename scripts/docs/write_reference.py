@@ -16,7 +16,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 from written_files import ROOT, parser, write
 
-from gtpo_cli.recipe.methods import METHODS
+from gtpo_cli.recipe.methods import CLIPS, METHODS
 from gtpo_cli.recipe.schema import BUILTIN_DEFAULTS, Recipe
 from gtpo_cli.tracking import metrics_table
 
@@ -46,6 +46,7 @@ def recipe_page() -> str:
     groups = {"`objective.name` other than `gtpo`": shared}
     for name, switches in others.items():
         groups[f"`objective.name: {name}`"] = {key: value for key, value in switches.items() if key not in shared}
+    groups |= {f"`objective.loss.rule: {rule}`": dict(ends) for rule, ends in CLIPS.items()}
     groups["`model.name: builtin:...`"] = BUILTIN_DEFAULTS
     for when, changes in groups.items():
         if changes:

@@ -17,12 +17,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from statistics import fmean
+from typing import Any
 
 from gtpo_cli.errors import GtpoError, RecipeError, Terminated
 from gtpo_cli.machine.ready import check_recipe
 from gtpo_cli.recipe import dump_recipe
 from gtpo_cli.recipe.data import is_task
-from gtpo_cli.recipe.schema import OPEN
+from gtpo_cli.recipe.schema import CHANGES_NO_STEP, OPEN
 from gtpo_cli.recipe.section import recipe_differences
 from gtpo_cli.runs.files import Finite, append_to, own_folder, read_json, write_aside
 from gtpo_cli.runs.folder import RunFolder
@@ -36,6 +37,7 @@ _SET_PARENT_DEATH_SIGNAL = 1
 _PRCTL = ctypes.CDLL(None).prctl  # found before any fork: loading a library after one can wait for ever
 _POLL_SECONDS = 0.2
 _TELL_SECONDS = 2.0
+_DECIDE_DATA = {"model", "data", "rollout", "rewards"}  # sections on which the problems of a run depend
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,8 @@ def check(sweep: Sweep) -> None:
     """Check each variant as `gtpo recipes check` does, and the folders of the runs.
 
     Raises GtpoError, also if a folder holds another recipe, because the sweep's file was changed, or if its run had
-    other code of the user's own, or other data than the variant's other runs.
+    other code of the user's own, or other data than the sweep's other runs; or if what its variant leaves open, such as
+    the type of the weights, was decided otherwise for another of its runs.
     """
     variants = {run.variant: run.recipe for run in sweep.known}
     for variant, recipe in variants.items():
@@ -83,18 +86,27 @@ def check(sweep: Sweep) -> None:
             check_recipe(recipe)
         except GtpoError as error:
             raise type(error)(f"variant {variant}: {error}") from error
-    data: dict[tuple[str, int | None], list[str]] = {}
+    data, opened = dict[str, list[str]](), dict[tuple[str, str], Any]()
     for run in sweep.known:
         folder = RunFolder(run.path)
         found = recipe_differences([folder.recipe(), run.recipe]) if folder.recipe_file.is_file() else []
-        different = [key for key, (_, value) in found if not (key in OPEN and value == "auto")]
+        different = [
+            key
+            for key, (was, value) in found
+            if not (key in OPEN and value == "auto")
+            or (key not in CHANGES_NO_STEP and opened.setdefault((run.variant, key), was) != was)
+        ]
         began = folder.beginning()
         for name, digest in began.code.items() if began else ():
             if run.is_done and code_digest(CodeName(name)) != digest:
                 different.append(name)
         made = any(is_task(source.benchmark) for source in run.recipe.data.sources)  # from the seed
         problems = sorted(began.digests) if began else []  # the seed may decide their order
-        if began and not made and data.setdefault((run.variant, run.place), problems) != problems:
+        if (
+            began
+            and not made
+            and data.setdefault(run.recipe.model_dump_json(include=_DECIDE_DATA), problems) != problems
+        ):
             different.append("data (its files have changed)")
         if different:
             raise RecipeError(

@@ -215,7 +215,7 @@ def load_sweep(
         own = {"seed": seed, "run_name": key_of(variant, seed, place), "output_dir": str(folder / "runs")}
         changes = file.variants[variant] | more | own
         try:
-            return SweepRun(variant, seed, load_recipe(base, [*shared, *as_overrides(changes)]), place)
+            return SweepRun(variant, seed, load_recipe(base, shared, as_overrides(changes)), place)
         except RecipeError as error:
             raise RecipeError(f"{path}: variant {variant}: {error}") from error
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from gtpo_cli.errors import ModelError, RecipeError, RewardError, install
-from gtpo_cli.objective import Method, Rewards, RowTerms, Tokens, group_terms, row_terms
+from gtpo_cli.objective import Rewards, RowTerms, Tokens, group_terms, row_terms
 from gtpo_cli.policy.policy import active_dropout
 from gtpo_cli.recipe.schema import ObjectiveRecipe
 from gtpo_cli.seeds import derive_seed
@@ -122,15 +122,12 @@ class GTPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL ships no types that
         self._rewards_N: Tensor | None = None  # rewards of that batch, from all processes
         self.generated_at = 0  # updates made before that batch was sampled
         check_settings(args, self.objective, initial_entropy)
+        self.method = method_of(self.objective, max_completion_tokens=args.max_completion_length)
         _shard_on_cpus_too()
         super().__init__(model, reward_funcs, _with_revision(args, model), *rest, **keywords)
         check_no_dropout(self.model)
         # before TRL 1.15 only the tokenizer's own token ends a completion
         self._ends: list[int] = getattr(self, "eos_token_ids", None) or [self._tokenizer.eos_token_id]
-
-    @property
-    def method(self) -> Method:
-        return method_of(self.objective, max_completion_tokens=self.args.max_completion_length)
 
     def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> Tensor:
         per_function: Tensor = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)

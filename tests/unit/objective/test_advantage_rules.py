@@ -102,6 +102,19 @@ def test_each_reward_is_normalised_before_they_are_added(seed: int) -> None:
     assert found == pytest.approx(expected, abs=1e-9)
 
 
+@pytest.mark.parametrize("G", range(2, 17))
+def test_each_reward_gives_a_group_with_equal_rewards_exactly_0(G: int) -> None:
+    """Beside groups with a difference; a rounding error would have a sign."""
+    draw = torch.Generator().manual_seed(G)
+    scores_RBG = torch.rand((2, 8, G), generator=draw, dtype=torch.float64)
+    scores_RBG[:, ::2] = scores_RBG[:, ::2, :1]
+    weights_R = torch.tensor([1.0, 0.3], dtype=torch.float64)
+    of = Rewards(scores_RBG.sum(dim=0), scores_RBG[0] > 0.5, scores_RBG, weights_R, ("a", "b"))
+    found = advantages("each_reward", of)
+    assert found[::2] == [[0.0] * G] * 4
+    assert all(map(any, found[1::2]))
+
+
 @pytest.mark.parametrize("name", RULES)
 def test_equal_rewards_teach_nothing(name: str) -> None:
     of = Rewards.of_total(torch.full((3, 4), 0.1, dtype=torch.float64))

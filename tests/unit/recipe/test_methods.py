@@ -77,8 +77,52 @@ def test_clip_epsilon_is_short_for_both_ends() -> None:
 
 def test_a_bound_of_the_weight_below_1_is_refused() -> None:
     with pytest.raises(RecipeError, match=r"objective\.clip\.high: 0\.2 would shrink every weight"):
-        recipe("objective.loss.rule=weight")  # with gtpo's clip range
+        recipe("objective.loss.rule=weight", "objective.clip.high=0.2")
     assert recipe("objective.loss.rule=weight", "objective.clip.high=1").objective.clip.high == 1.0
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_resolved_recipe_follows_another_method_and_keeps_what_was_chosen(name: str) -> None:
+    """So `--set objective.name` on a run's recipe, and a sweep on it, mean what they say."""
+    chosen = ["objective.probe.num_prompts=3", "optimizer.learning_rate=3e-4"]
+    resolved = parse_yaml(dump_recipe(recipe(f"objective.name={name}", *chosen)))
+    for other in METHODS:
+        followed = build_recipe(resolved, [f"objective.name={other}"], where="resolved")
+        assert followed == recipe(f"objective.name={other}", *chosen)
+    resolved["objective"]["entropy_coef"] = 0.7
+    assert build_recipe(resolved, ["objective.name=dapo"], where="resolved").objective.entropy_coef == 0.7
+
+
+def test_a_method_keeps_its_keywords_when_its_own_rule_is_written() -> None:
+    for name in METHODS:
+        own = recipe(f"objective.name={name}").objective
+        for key in ("advantages", "loss"):
+            rule = getattr(own, key).rule
+            assert recipe(f"objective.name={name}", f"objective.{key}.rule={rule}").objective == own
+    assert recipe("objective.name=rloo", "objective.advantages.rule=quantile").objective.advantages.config == {}
+
+
+def test_the_clip_range_is_that_of_the_rule_for_the_loss() -> None:
+    def ends(*changes: str) -> tuple[float, float]:
+        clip = recipe("objective.num_iterations=2", *changes).objective.clip
+        return clip.low, clip.high
+
+    assert ends("objective.loss.rule=sequence") == ends("objective.name=gspo") == (3e-4, 4e-4)
+    assert ends("objective.loss.rule=weight") == ends("objective.name=cispo") == (0.2, 5.0)
+    assert ends("objective.loss.rule=geometric") == (0.4, 0.4)
+    assert ends("objective.name=gspo", "objective.loss.rule=token") == (0.2, 0.2)
+    assert ends("objective.name=cispo", "objective.loss.rule=token") == (0.2, 0.2)
+    assert ends("objective.name=dapo", "objective.loss.rule=geometric", "objective.clip.high=0.3") == (0.4, 0.3)
+
+
+@pytest.mark.parametrize(
+    ("key", "change"),
+    [("advantages", "rule=quantile"), ("token_weights", "rule=conflict"), ("token_weights", "control=even"),
+     ("loss", "rule=sequence")],
+)  # fmt: skip
+def test_sft_refuses_what_it_would_ignore(key: str, change: str) -> None:
+    with pytest.raises(RecipeError, match=rf"objective\.{key}: SFT imitates, so it has no advantages"):
+        recipe("objective.name=sft", f"objective.{key}.{change}")
 
 
 def test_keywords_and_a_control_without_a_rule_are_refused_not_ignored() -> None:

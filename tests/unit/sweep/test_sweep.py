@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from gtpo_cli.errors import EvaluationError, RecipeError
-from gtpo_cli.recipe import load_recipe
+from gtpo_cli.recipe import dump_recipe, load_recipe
 from gtpo_cli.runs.folder import RunFolder
 from gtpo_cli.runs.user_code import code_digest
 from gtpo_cli.tools.sweep.estimates import estimate, markdown, runs_csv
@@ -257,15 +257,44 @@ def test_code_of_the_users_own_stays_the_same_in_all_runs(tmp_path: Path, monkey
         check(sweep)
 
 
+def test_a_variant_with_a_rule_of_its_own_leaves_the_keywords_of_the_shared_one(tmp_path: Path) -> None:
+    shared = {"objective.token_weights": {"rule": "top_entropy", "config": {"share": 0.1}}}
+    variants = {"top": {}, "cov": {"objective.token_weights.rule": "clip_cov"}}
+    top, cov = (
+        run.recipe.objective.token_weights for run in sweep_of(tmp_path, set=shared, variants=variants).runs[:2]
+    )
+    assert (top.rule, top.config, cov.rule, cov.config) == ("top_entropy", {"share": 0.1}, "clip_cov", {})
+
+
+def test_a_sweep_on_the_recipe_of_a_run_compares_whole_methods(tmp_path: Path) -> None:
+    resolved = tmp_path / "run.yaml"
+    resolved.write_text(dump_recipe(load_recipe("tiny_arithmetic")))
+    sweep = load_sweep(str(written(tmp_path)), recipe=str(resolved), folder=tmp_path / "sweep")
+    for run, objective in zip(sweep.runs, ("gtpo", "grpo"), strict=False):
+        assert run.recipe.objective == load_recipe("tiny_arithmetic", [f"objective.name={objective}"]).objective
+
+
+def test_what_a_variant_leaves_open_is_decided_alike_for_its_runs(tmp_path: Path) -> None:
+    sweep = sweep_of(tmp_path)
+    for key, dtype in (("grpo-1", "float32"), ("gtpo-1", "bfloat16"), ("grpo-2", "float32"), ("grpo-3", "bfloat16")):
+        (run,) = [run for run in sweep.runs if run.key == key]
+        RunFolder(run.path).create(run.recipe.with_values({"model.dtype": dtype}))
+        if key == "grpo-3":
+            with pytest.raises(RecipeError, match=r"grpo-3: was run with another model\.dtype; name another folder"):
+                check(sweep)
+        else:
+            check(sweep)
+
+
 def test_files_of_data_stay_the_same_in_all_runs(tmp_path: Path) -> None:
     (tmp_path / "own.jsonl").write_text('{"question": "1+1", "answer": "2"}\n')
     changes = {"set": {"training.max_steps": 4, "data.benchmark": "local", "data.path": str(tmp_path / "own.jsonl")}}
     for digests, tasks in ((("a", "b"), changes), (("ab", "ba"), changes), (("a", "b"), {})):
         shutil.rmtree(tmp_path / "sweep", ignore_errors=True)
         sweep = sweep_of(tmp_path, **tasks)
-        for seed, digest in enumerate(digests, start=1):
-            finish(sweep, f"grpo-{seed}", [0.5])
-            (run,) = [run for run in sweep.runs if run.key == f"grpo-{seed}"]
+        for key, digest in zip(("gtpo-1", "grpo-2"), digests, strict=True):
+            finish(sweep, key, [0.5])
+            (run,) = [run for run in sweep.runs if run.key == key]
             RunFolder(run.path).keep_beginning([letter * 8 for letter in digest], {})
         if digests == ("a", "b") and tasks:  # problems of a task depend on the seed
             with pytest.raises(RecipeError, match=r"grpo-2: was run with another data \(its files have changed\)"):

@@ -10,7 +10,9 @@ import torch
 
 from gtpo_cli.errors import RecipeError
 from gtpo_cli.objective import Rewards, Tokens
+from gtpo_cli.objective.loss import RULES as LOSSES
 from gtpo_cli.objective.loss import Ratio
+from gtpo_cli.objective.token_rules import RULES as TOKEN_WEIGHTS
 from gtpo_cli.recipe import load_recipe
 from gtpo_cli.recipe.schema import ObjectiveRecipe
 from gtpo_cli.training.setup import check_rules, method_of
@@ -64,6 +66,20 @@ def writes_rewards(rewards):
     return rewards.total_BG
 
 
+def against_the_mean(ratio):  # of all rows that happen to be computed together
+    return (ratio.value - ratio.value[ratio.mask].mean()) * ratio.coefficients
+
+
+@needs("row")
+def above_the_mean(tokens):
+    return (tokens.entropy > tokens.entropy[tokens.mask].mean()).float()
+
+
+@needs("row")
+def at_random(tokens):
+    return torch.rand_like(tokens.entropy)
+
+
 def writes_ratio(ratio):
     r = ratio.value
     ratio.mask.zero_()
@@ -108,6 +124,9 @@ def objective(*changes: str) -> ObjectiveRecipe:
         ("loss.rule=rules.py:no_number", "gave a loss or a gradient that is infinite or not a number"),
         ("loss.rule=rules.py:no_gradient_at_one", "gave a loss or a gradient that is infinite or not a number"),
         ("loss.rule=rules.py:nothing_learns", "gave a gradient of 0 for every token, so nothing would learn"),
+        ("loss.rule=rules.py:against_the_mean", "gives a completion other values beside other completions than alone"),
+        ("token_weights.rule=rules.py:above_the_mean", "gives a completion other values beside other completions than"),
+        ("token_weights.rule=rules.py:at_random", "and a step is computed in micro-batches; use only what belongs to"),
     ],
 )
 def test_a_rule_that_cannot_train_is_refused(rule: str, said: str) -> None:
@@ -116,9 +135,14 @@ def test_a_rule_that_cannot_train_is_refused(rule: str, said: str) -> None:
     assert f"objective.{rule.partition('=')[0].partition('.')[0]}" in str(error.value)
 
 
-@pytest.mark.parametrize("rule", ["none", "top_entropy", "clip_cov", "entropy_advantage", "entropy_credit"])
-def test_built_in_rules_pass(rule: str) -> None:
+@pytest.mark.parametrize("rule", ["none", *TOKEN_WEIGHTS])
+def test_built_in_rules_for_tokens_pass(rule: str) -> None:
     check_rules(objective(f"objective.token_weights.rule={rule}"))
+
+
+@pytest.mark.parametrize("rule", LOSSES)
+def test_built_in_rules_for_the_loss_pass(rule: str) -> None:
+    check_rules(objective("objective.num_iterations=2", f"objective.loss.rule={rule}"))
 
 
 def test_what_a_rule_writes_into_changes_nothing_else() -> None:

@@ -486,6 +486,18 @@ def test_several_iterations_keep_what_the_first_fixed_and_clip(parts_for: Any) -
             torch.testing.assert_close(measured.double(), own, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("gamma", [0.0, 0.1])
+def test_kl_cov_ranks_the_tokens_that_learn_alone(parts_for: Any, gamma: float) -> None:
+    """Not those of filtered completions or of groups without a difference; with gamma these learn too."""
+    rule = "objective.loss={rule: kl_cov, config: {share: 0.2}}"
+    parts = parts_for(recipe(*CASES["gtpo"], rule, f"objective.entropy_coef={gamma}", "objective.num_iterations=2"))
+    result = whole_step(parts, PROMPTS, seed=15, clock=Stopwatch())
+    assert result.filtered_N.any()
+    assert result.ranks_NT is not None
+    assert torch.equal(result.ranks_NT <= 1, result.coefficients_NT != 0)
+    assert (result.ranks_NT <= 0.2).any()
+
+
 def test_groups_without_spread_are_sampled_again_with_new_prompts(parts_for: Any) -> None:
     """Only completions of problem a have rewards that differ, so groups of the others are replaced."""
     plugin = "rewards.plugins=[{name: 'test_step:only_of_the_first_problem'}]"
