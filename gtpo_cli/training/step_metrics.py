@@ -98,7 +98,7 @@ def _reward_metrics(groups: Sequence[Group]) -> dict[str, float]:
 
 
 def _objective_metrics(rows: StepRows) -> dict[str, float]:
-    """Compute the metrics of entropy, conflict tokens and reward spread."""
+    """Compute the metrics of entropy, conflict tokens, weights of tokens and reward spread."""
     tokens = max(1, int(rows.mask_NT.sum()))
     entropy = rows.mean_entropy_N[rows.mask_NT.any(dim=1)]
     return {
@@ -108,6 +108,8 @@ def _objective_metrics(rows: StepRows) -> dict[str, float]:
         "conflict/share": int((rows.forward_NT | rows.backward_NT).sum()) / tokens,
         "conflict/forward_share": int(rows.forward_NT.sum()) / tokens,
         "conflict/backward_share": int(rows.backward_NT.sum()) / tokens,
+        "tokens/weighted_share": int((rows.weights_NT != 1)[rows.mask_NT].sum()) / tokens,
+        "tokens/learning_share": int((rows.coefficients_NT != 0)[rows.mask_NT].sum()) / tokens,
         "groups/uninformative_share": _mean((rows.by_group(rows.advantages_N) == 0).all(dim=1)),
     }
 

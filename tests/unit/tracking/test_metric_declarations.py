@@ -25,6 +25,8 @@ NAMES = [
     "conflict/share",
     "conflict/forward_share",
     "conflict/backward_share",
+    "tokens/weighted_share",
+    "tokens/learning_share",
     "groups/uninformative_share",
     "groups/resampled_share",
     "completions/length_mean",

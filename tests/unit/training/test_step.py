@@ -544,6 +544,13 @@ def test_metrics_are_what_their_names_say(parts_for: Any) -> None:
     assert metrics["rewards/test_step:letters_mean"] == pytest.approx(mean)  # format and accuracy are 0 here
     assert metrics["entropy/filtered_share"] == pytest.approx(float((result.mean_entropy_N > 2.2).float().mean()))
     assert metrics["conflict/forward_share"] == pytest.approx(int(result.forward_NT.sum()) / sum(tokens))
+    written = sample_rows(result)
+    for name, moved in (
+        ("tokens/weighted_share", [weight != 1 for row in written for weight in row["lambda"]]),
+        ("tokens/learning_share", [c != 0 for row in written for c in row["coefficient"]]),
+    ):
+        assert metrics[name] == pytest.approx(fmean(moved))
+        assert 0 < metrics[name] < 1
     assert metrics["entropy/max"] == pytest.approx(float(result.mean_entropy_N.max()))
     assert metrics["policy/kl"] > 0
     assert 0 < metrics["sampler/gap_mean"] <= metrics["sampler/gap_max"] < 1e-4
