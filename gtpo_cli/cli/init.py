@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gtpo_cli.cli.options import GpuOption, benchmark_names, gpu_here, parse_gpu
+from gtpo_cli.cli.options import GpuOption, benchmark_names, parse_gpu
 from gtpo_cli.cli.printing import suggest
 from gtpo_cli.errors import RecipeError
 from gtpo_cli.recipe.data import is_hub_id
@@ -84,10 +84,11 @@ def init(
         section["columns"] = columns
     if split is not None:
         section["split"] = split
-    size = parse_gpu(gpu) if gpu else gpu_here()
 
     from gtpo_cli.machine.first_recipe import first_recipe
+    from gtpo_cli.machine.open_keys import gpu_memory
 
+    size = parse_gpu(gpu) if gpu else gpu_memory()
     written = first_recipe(model, section, size)
     write_aside(file, written.text.encode())
     for note in written.plan.notes:

@@ -140,13 +140,6 @@ def parse_gpu(text: str) -> Card | float:
         raise typer.BadParameter(str(error), param_hint="--gpu") from None
 
 
-def gpu_here() -> float | None:
-    """Return the bytes of this machine's GPU; None without one."""
-    import torch
-
-    return float(torch.cuda.get_device_properties(0).total_memory) if torch.cuda.is_available() else None
-
-
 def find_run(run: str | None, *, what: str) -> RunFolder:
     """Return the named run folder, or the latest one in runs/. `what` is the command, for the error message.
 

@@ -13,7 +13,6 @@ from gtpo_cli.cli.options import (
     RecipeOption,
     SetOption,
     as_typed,
-    gpu_here,
     parse_gpu,
 )
 from gtpo_cli.cli.printing import print_json, say, suggest
@@ -48,8 +47,9 @@ def plan(
     if not as_json:  # importing torch and transformers takes seconds
         say(f"planning {name}: reading the configuration and tokenizer of {loaded.model.name}, and the data")
     from gtpo_cli.machine.fit import make_plan
+    from gtpo_cli.machine.open_keys import gpu_memory
 
-    size = parse_gpu(gpu) if gpu else gpu_here()
+    size = parse_gpu(gpu) if gpu else gpu_memory()
     made = make_plan(loaded, gpu=size)
     if as_json:
         print_json(_document(name, made))

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import typer
 
-from gtpo_cli.cli.options import gpu_here
 from gtpo_cli.errors import WORDS, ModelError, gtpo
 from gtpo_cli.recipe import Recipe, dump_recipe
 from gtpo_cli.terminal.signals import Waiting
@@ -232,6 +231,7 @@ EXIT_STOPPED = 3
 
 def print_plan(recipe: Recipe, *, by_trl: bool) -> None:
     """Print the answer to --dry-run: the facts of the run as comments, then the recipe with every open key set."""
+    from gtpo_cli.machine.open_keys import gpu_memory
     from gtpo_cli.machine.ready import memory_finding, problems_of
     from gtpo_cli.machine.resolve import Parts
 
@@ -249,7 +249,7 @@ def print_plan(recipe: Recipe, *, by_trl: bool) -> None:
             check_recipe(recipe)
         _print_data(recipe, parts.data, parts.model.tokenizer)
         print(f"# {_filter_words(recipe)}")
-        gpu = gpu_here()
+        gpu = gpu_memory()
         no_gpu = "memory: there is no GPU here; gtpo plan says what one needs"
         print(f"# {no_gpu if gpu is None else memory_finding(parts, gpu, read_data=False)}")
     finally:  # also where the data or the model are not available

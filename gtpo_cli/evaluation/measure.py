@@ -13,7 +13,6 @@ from statistics import fmean
 from gtpo_cli import rewards as grader
 from gtpo_cli.data import Prompt
 from gtpo_cli.data.unseen import Benchmark
-from gtpo_cli.errors import EvaluationError
 from gtpo_cli.estimators import best_of_k, first_k_pass, majority_of_votes, mean_interval, pass_at_k, vote_classes
 from gtpo_cli.evaluation.loading import PolicyAndSampler, Subject
 from gtpo_cli.evaluation.probe import mean_entropies
@@ -107,7 +106,6 @@ def evaluate(
     samples. So a killed evaluation ends with the same results as an undisturbed one. `again` samples everything again.
     Raises EvaluationError, GenerationError, RewardError.
     """
-    check_settings(settings)
     if stored.finished and not again:
         results = stored.results()
         settings = _with_stored_ks(settings, results)
@@ -303,12 +301,6 @@ def equal_votes(problem: EvaluatedProblem, scorer: Scorer) -> list[int | None]:
         [completion.correct for completion in problem.completions],
         lambda pairs: [grade.equal for grade in scorer.workers.equal_many(pairs)],
     )
-
-
-def check_settings(settings: EvaluationRecipe) -> None:
-    """Raise EvaluationError if a k is larger than the number of completions."""
-    if problems := settings.problems():
-        raise EvaluationError(problems[0])
 
 
 def _with_stored_ks(settings: EvaluationRecipe, results: Results) -> EvaluationRecipe:

@@ -15,22 +15,13 @@ LIBRARIES = ("unsloth", "vllm", PLUGIN)
 
 
 def choose_engines(
-    recipe: Recipe,
-    *,
-    gpu: bool | None = None,
-    installed: Collection[str] | None = None,
-    capability: tuple[int, int] | None = None,
+    recipe: Recipe, *, gpu: bool, installed: Collection[str], capability: tuple[int, int] | None = None
 ) -> Engines:
-    """Resolve the recipe's engines for this machine, or for a given GPU (by default a recent one) and libraries.
+    """Resolve the recipe's engines for a machine with or without a GPU, by default a recent one, and these libraries.
 
     auto means Unsloth with its shared vLLM engine if that can start (`why_not_shared`), else transformers. On a GPU
     Unsloth always samples with vLLM. Raises ModelError for impossible combinations.
     """
-    if gpu is None:
-        capability = gpu_capability()
-        gpu = capability is not None
-    if installed is None:
-        installed = installed_libraries()
     backend, engine = recipe.model.backend, recipe.rollout.engine
     if backend == "auto":
         shared = gpu and _auto_wants_shared(recipe) and why_not_shared(recipe.model, installed, capability) is None

@@ -284,7 +284,7 @@ def _start(policy: Policy, job: Job) -> Any:
             model=job.model.path,
             revision=model.revision,
             trust_remote_code=model.trust_remote_code,
-            dtype=_dtype(policy),
+            dtype=dtype_name(policy.dtype),
             max_model_len=policy.max_seq_length,
             enable_lora=True,
             max_loras=1,
@@ -308,9 +308,3 @@ def _engine_options(rollout: RolloutRecipe) -> dict[str, Any]:
     if rollout.speculation is not None:
         options["speculative_config"] = rollout.speculation
     return options
-
-
-def _dtype(policy: Policy) -> str:
-    """Return vLLM's name for the base model's data type; the adapter is always float32."""
-    assert isinstance(policy, TransformersPolicy)
-    return dtype_name(policy.dtype)

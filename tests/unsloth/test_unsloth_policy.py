@@ -24,7 +24,7 @@ from sampler_contract import CONTEXT, SamplerContract
 
 from gtpo_cli.errors import ModelError
 from gtpo_cli.policy import unsloth_policy
-from gtpo_cli.policy.engines import choose_engines
+from gtpo_cli.policy.engines import choose_engines, installed_libraries
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("unsloth") is None, reason="Unsloth is not here: make test-unsloth"
@@ -138,8 +138,9 @@ def test_weights_that_are_not_finite_are_refused(tmp_path: Path, load_in_4bit: b
 
 
 def test_auto_is_transformers_where_no_gpu_is(folder: Path) -> None:
-    assert choose_engines(recipe_for(folder)) == ("transformers", "transformers", False)
-    assert choose_engines(recipe_for(folder, backend="unsloth")) == ("unsloth", "transformers", False)
+    here: Any = {"gpu": False, "installed": installed_libraries()}
+    assert choose_engines(recipe_for(folder), **here) == ("transformers", "transformers", False)
+    assert choose_engines(recipe_for(folder, backend="unsloth"), **here) == ("unsloth", "transformers", False)
 
 
 def test_the_demo_learns_exactly_as_on_transformers(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from jobs import policy_of, sampler_of, subject_of
 
 from gtpo_cli.data.prompts import PromptEncoder
 from gtpo_cli.data.unseen import Benchmark, load_benchmark
-from gtpo_cli.errors import DataError, EvaluationError
+from gtpo_cli.errors import DataError
 from gtpo_cli.evaluation import measure
 from gtpo_cli.evaluation.loading import PolicyAndSampler
 from gtpo_cli.evaluation.measure import evaluate, find_evaluation, measured_entropies
@@ -193,17 +193,6 @@ def test_what_is_sampled_for_a_block_does_not_depend_on_the_limit(
     assert stored.path.name != whole[0].path.name
     evaluated(recipe, lambda: subject, first, stored, scorer)
     assert stored.problems() == whole[0].problems()[:4]
-
-
-def test_a_k_that_is_larger_than_the_samples_is_refused_before_sampling(
-    benchmark_: Benchmark, scorer: Scorer, tmp_path: Path
-) -> None:
-    settings = RECIPE.evaluation.model_copy(update={"samples": 8, "majority_k": (4,)})
-    recipe = RECIPE.model_copy(update={"evaluation": settings})
-    stored = find_evaluation(RunFolder(tmp_path), benchmark_, subject_of(recipe))
-    with pytest.raises(EvaluationError, match=r"evaluation\.pass_k: k = 64 .* evaluation\.samples is 8"):
-        evaluated(recipe, nothing_to_load, benchmark_, stored, scorer)
-    assert not stored.path.exists()
 
 
 @pytest.mark.parametrize(

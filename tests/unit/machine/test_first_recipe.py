@@ -83,7 +83,7 @@ def test_without_a_gpu_it_writes_what_starts_on_a_cpu(tmp_path: Path) -> None:
     tiny = str(resolve_name("builtin:tiny"))
     recipe = written(tmp_path, tiny, {"benchmark": "arithmetic"}, None)
     assert problems_of(Parts(recipe)) == []
-    assert str(choose_engines(recipe, gpu=False)) == "transformers"
+    assert str(choose_engines(recipe, gpu=False, installed=())) == "transformers"
     assert (recipe.model.load_in_4bit, recipe.model.gradient_checkpointing) == (False, False)
     assert recipe.model.lora is not None
     assert (recipe.model.lora.rank, recipe.model.lora.alpha) == (16, 32)

@@ -12,7 +12,8 @@ from jobs import policy_of
 from policy_contract import recipe_for, save_model
 
 from gtpo_cli.errors import GenerationError
-from gtpo_cli.policy.vllm_sampler import SharedEngine, _dtype
+from gtpo_cli.policy.loading import dtype_name
+from gtpo_cli.policy.vllm_sampler import SharedEngine
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -20,7 +21,7 @@ def test_it_is_that_of_the_base_and_not_of_the_adapter(tmp_path: Path, dtype: st
     """The adapter trains in float32 on a base in 16 bits: an engine in float32 would take twice the memory."""
     policy = policy_of(recipe_for(save_model(tmp_path), dtype=dtype))
     assert {parameter.dtype for parameter in policy.trainable_parameters()} == {torch.float32}
-    assert _dtype(policy) == dtype
+    assert dtype_name(policy.dtype) == dtype
 
 
 def test_no_room_for_the_engine_names_remedies_that_help_in_an_evaluation_too() -> None:
