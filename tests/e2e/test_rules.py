@@ -32,8 +32,8 @@ CALLS = []
 
 
 def tires(ratio):
-    CALLS.append(ratio)
-    return ratio.coefficients * (ratio.value if len(CALLS) < 8 else 1.0)
+    CALLS.append(ratio.mask.ndim)  # 2 in a run, 3 when it is tried before
+    return ratio.coefficients * (ratio.value if CALLS.count(2) < 4 else 1.0)
 """
 )
 SMALL = [

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+import yaml
 from commands import Run, comparable, contents, metrics
 from safetensors.torch import load_file
 
@@ -148,7 +149,6 @@ def test_a_branch_and_an_adapter_of_another_tool(gtpo: Run, tmp_path: Path) -> N
             train("other", "model.lora={}", start="runs/whole"),
             "has all weights trained, but this recipe trains an adap",
         ),
-        (train("other", "objective.name=gtpo", start="runs/sft", recipe=None), "name a recipe with --recipe"),
         (
             train("other", "model.name=runs/sft"),
             "further with model.start (gtpo train --from runs/sft)",
@@ -156,4 +156,10 @@ def test_a_branch_and_an_adapter_of_another_tool(gtpo: Run, tmp_path: Path) -> N
         (["train", "--resume", "runs/sft", "--from", "runs/sft"], "leave one of them out"),
     ):
         assert said in " ".join(gtpo(*arguments, code=2).stderr.split())
+    other = yaml.safe_load(
+        gtpo(*train("other", "objective.name=gtpo", start="runs/sft", recipe=None), "--dry-run").stdout
+    )
+    assert (other["objective"]["token_weights"]["rule"], other["training"]["keep_best"]) == (
+        "conflict", "train/accuracy_rate"
+    )  # fmt: skip
     assert not (tmp_path / "runs/other").exists()
