@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ from gtpo_cli.errors import EvaluationError, RecipeError
 from gtpo_cli.recipe import Recipe, build_recipe
 from gtpo_cli.recipe.data import GYM, KNOWN, is_task
 from gtpo_cli.recipe.schema import default_ks
-from gtpo_cli.recipe.yaml_text import parse_yaml
 from gtpo_cli.text import did_you_mean
 
 # Recipe keys that an evaluation does not read, and what to use instead.
@@ -35,24 +33,6 @@ def check_read(keys: Sequence[str], options: Mapping[str, Any]) -> None:
     problems += [f"--set {key}: an option sets it too; leave one of them out" for key in twice]
     if problems:
         raise RecipeError(problems)
-
-
-def overridden(overrides: Iterable[str]) -> list[str]:
-    """List the dotted keys that overrides set, including those inside a mapping."""
-    keys: list[str] = []
-    for override in overrides:
-        key, _, text = override.partition("=")
-        with suppress(ValueError):  # loading the recipe reports it
-            keys += _dotted(key.strip(), parse_yaml(text))
-    return keys
-
-
-def _dotted(key: str, value: Any) -> Iterator[str]:
-    if isinstance(value, Mapping) and value:
-        for name, inner in value.items():
-            yield from _dotted(f"{key}.{name}", inner)
-    else:
-        yield key
 
 
 def check_split(own: Recipe, changed: Recipe) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gtpo_cli.cli.eval_options import check_read, check_split, local_benchmarks, overridden, with_options
+from gtpo_cli.cli.eval_options import check_read, check_split, local_benchmarks, with_options
 from gtpo_cli.cli.options import (
     DEFAULT_RECIPE,
     CheckpointOption,
@@ -28,7 +28,7 @@ from gtpo_cli.cli.options import (
 )
 from gtpo_cli.cli.printing import count_progress, print_audit, print_json, print_parts, print_scores, say, suggest
 from gtpo_cli.errors import DataError, ended_with
-from gtpo_cli.recipe import Recipe, dump_recipe
+from gtpo_cli.recipe import Recipe, dump_recipe, overridden_keys
 from gtpo_cli.recipe.methods import ANSWERS
 from gtpo_cli.runs.files import own_folder, write_aside
 from gtpo_cli.runs.folder import RunFolder, Trust
@@ -108,7 +108,7 @@ def evaluate(
     words: str | None = None
     own: Recipe | None
     set_ = [*([] if answer is None else [f"rewards.answer={answer}", "rewards.format.mode=presence"]), *(set_ or [])]
-    keys = overridden(set_)
+    keys = overridden_keys(set_)
     options = {
         "benchmarks": benchmark,
         "pass_k": pass_k,

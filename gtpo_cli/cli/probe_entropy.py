@@ -8,7 +8,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from gtpo_cli.cli.eval_options import overridden
 from gtpo_cli.cli.options import (
     DEFAULT_RECIPE,
     JsonOption,
@@ -20,7 +19,7 @@ from gtpo_cli.cli.options import (
 )
 from gtpo_cli.cli.printing import count_progress, print_json, say, suggest
 from gtpo_cli.errors import ended_with
-from gtpo_cli.recipe import Recipe, load_recipe
+from gtpo_cli.recipe import Recipe, load_recipe, overridden_keys
 from gtpo_cli.runs.folder import RUNS, RunFolder, Trust, latest_run
 from gtpo_cli.text import counted
 
@@ -51,7 +50,7 @@ def probe_entropy(
     from gtpo_cli.evaluation.probe import right_at_first
 
     loaded, name = choose_recipe(recipe, set_ or [], trust=Trust(trust_remote_code, trust_run_code))
-    _, measured = probe(loaded, keep=overridden(set_ or []))
+    _, measured = probe(loaded, keep=overridden_keys(set_ or []))
     verdicts, words = right_at_first(loaded.rewards, measured)
     if as_json:
         print_json(_document(name, loaded, measured, verdicts))

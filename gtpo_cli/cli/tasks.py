@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gtpo_cli.cli.eval_options import overridden
 from gtpo_cli.cli.options import DEFAULT_RECIPE, TASKS_RECIPE, JsonOption, SetOption, as_typed
 from gtpo_cli.cli.printing import print_json, print_table, suggest
 from gtpo_cli.errors import RecipeError, install
+from gtpo_cli.recipe import Recipe, build_recipe, dump_recipe, load_recipe, overridden_keys
 from gtpo_cli.recipe.data import BUILT_IN, GYM, is_task
 from gtpo_cli.text import counted, one_line
 
 if TYPE_CHECKING:
-    from gtpo_cli.recipe import Recipe
     from gtpo_cli.recipe.data import SourceRecipe
 
 
@@ -50,7 +49,7 @@ def tasks(
     some = loaded.data.model_copy(update={"limit": n})
     shown = load_problems(some, seed=loaded.seed, is_usable=any_gold).problems
     facts = _facts(loaded.data)
-    scores = None if recipe is None else _first_scores(loaded, overridden(set_ or []))
+    scores = None if recipe is None else _first_scores(loaded, overridden_keys(set_ or []))
     if as_json:
         problems = [{"question": problem.question, "answer": problem.gold or None} for problem in shown]
         print_json({"task": name, **facts, "problems": problems} | ({} if scores is None else {"first_scores": scores}))
@@ -80,7 +79,6 @@ def tasks(
 def _with_task(recipe: str, name: str, changes: list[str]) -> tuple[Recipe, list[str] | None]:
     """Return a recipe with this task as its only data, and the overrides for that; None if it is made from a recipe of
     a mixture, whose configuration of the task holds."""
-    from gtpo_cli.recipe import build_recipe, dump_recipe, load_recipe
     from gtpo_cli.recipe.yaml_text import parse_yaml
 
     whole = load_recipe(recipe)

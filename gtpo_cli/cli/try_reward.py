@@ -8,11 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
-from gtpo_cli.cli.eval_options import overridden
 from gtpo_cli.cli.options import JsonOption, RecipeOption, SetOption, TrustOption, TrustRunOption, as_typed
 from gtpo_cli.cli.printing import print_answer, print_json, print_line, print_verdict, suggest
 from gtpo_cli.cli.probe_entropy import choose_recipe, probe, unnamed
-from gtpo_cli.recipe import Recipe
+from gtpo_cli.recipe import Recipe, overridden_keys
 from gtpo_cli.runs.folder import Trust
 from gtpo_cli.text import counted
 from gtpo_cli.types import Completion, Group
@@ -41,7 +40,7 @@ def try_reward(
     chosen, name = choose_recipe(recipe, set_ or [], trust=Trust(trust_remote_code, trust_run_code))
     completions = n or max(2, chosen.rollout.group_size)
     loaded = chosen.with_values({"objective.probe.num_prompts": prompts})
-    policy, measured = probe(loaded, n=completions, keep=overridden(set_ or []), what="completions")
+    policy, measured = probe(loaded, n=completions, keep=overridden_keys(set_ or []), what="completions")
     with Scorer(loaded.rewards, longest=loaded.rollout.max_completion_tokens) as scorer:
         groups = scorer.score_groups(measured.groups)
     texts = [policy.tokenizer.decode(group.prompt_ids) for group in groups]

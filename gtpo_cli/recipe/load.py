@@ -7,6 +7,7 @@ Precedence, later wins: schema defaults, defaults that depend on the model or th
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,24 @@ def build_recipe(document: Mapping[str, Any], *layers: Iterable[str], where: str
         raise RecipeError(problems)
     assert recipe is not None
     return recipe
+
+
+def overridden_keys(overrides: Iterable[str]) -> list[str]:
+    """List the dotted keys that overrides set, including those inside a mapping."""
+    keys: list[str] = []
+    for override in overrides:
+        key, _, text = override.partition("=")
+        with suppress(ValueError):  # loading the recipe reports it
+            keys += _dotted(key.strip(), parse_yaml(text))
+    return keys
+
+
+def _dotted(key: str, value: Any) -> Iterator[str]:
+    if isinstance(value, Mapping) and value:
+        for name, inner in value.items():
+            yield from _dotted(f"{key}.{name}", inner)
+    else:
+        yield key
 
 
 def _layer(overrides: Iterable[str], problems: list[str], overridden: set[str]) -> dict[str, Any]:

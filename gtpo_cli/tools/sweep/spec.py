@@ -13,7 +13,15 @@ import yaml
 from pydantic import BeforeValidator, Field, StringConstraints, ValidationError, model_validator
 
 from gtpo_cli.errors import RecipeError
-from gtpo_cli.recipe import Recipe, describe_problems, find_recipe, find_sweep, load_recipe, read_mapping
+from gtpo_cli.recipe import (
+    Recipe,
+    describe_problems,
+    find_recipe,
+    find_sweep,
+    load_recipe,
+    overridden_keys,
+    read_mapping,
+)
 from gtpo_cli.recipe.section import Section, flatten, recipe_differences
 from gtpo_cli.runs.folder import RunFolder
 from gtpo_cli.tools.sweep.figures import Figure, default_figures, parse_figure, values_of
@@ -285,7 +293,7 @@ def _check_variants(path: Path, file: SweepFile, recipes: Mapping[str, Recipe], 
 
 def _check_own_keys(path: Path, file: SweepFile, overrides: tuple[str, ...], own: Mapping[str, str]) -> None:
     """Raise RecipeError for a key that only the sweep may set. `own`: these, with remedies."""
-    written = {"--set": [override.partition("=")[0].strip() for override in overrides]}
+    written = {"--set": overridden_keys(overrides)}
     written |= {f"{path}: set": [key for key, _ in flatten(file.set)]}
     written |= {f"{path}: variant {name}": [key for key, _ in flatten(v)] for name, v in file.variants.items()}
     problems = [

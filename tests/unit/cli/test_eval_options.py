@@ -8,9 +8,9 @@ import pytest
 from typer.testing import CliRunner
 
 from gtpo_cli.cli.app import app
-from gtpo_cli.cli.eval_options import NOT_READ, check_read, overridden, with_options
+from gtpo_cli.cli.eval_options import NOT_READ, check_read, with_options
 from gtpo_cli.errors import GtpoError, RecipeError
-from gtpo_cli.recipe import load_recipe
+from gtpo_cli.recipe import load_recipe, overridden_keys
 from gtpo_cli.recipe.schema import Recipe
 from gtpo_cli.recipe.section import fields_of
 
@@ -18,7 +18,7 @@ TINY = ["eval", "builtin:tiny"]
 
 
 def test_the_keys_inside_a_mapping_are_found() -> None:
-    assert overridden(["a.b=1", "data={split: x, columns: {question: q}}", "evaluation={}", "broken=[", "=1"]) == [
+    assert overridden_keys(["a.b=1", "data={split: x, columns: {question: q}}", "evaluation={}", "broken=[", "=1"]) == [
         "a.b", "data.split", "data.columns.question", "evaluation", "",
     ]  # fmt: skip
     assert NOT_READ.keys() <= fields_of(Recipe).keys()
@@ -29,7 +29,7 @@ def test_a_key_that_an_evaluation_does_not_read_is_refused(key: str) -> None:
     section, _, name = key.rpartition(".")
     for override in (f"{key}=1", f"{section}={{{name}: 1}}"):
         with pytest.raises(RecipeError, match=f"--set {key}: gtpo eval does not read it; "):
-            check_read(overridden([override]), {})
+            check_read(overridden_keys([override]), {})
 
 
 @pytest.mark.parametrize(

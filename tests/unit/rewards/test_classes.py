@@ -1,17 +1,9 @@
 """Classes of answers: what must be told apart, and what is the same although it looks alike."""
 
-from collections.abc import Iterator
-
 import pytest
 from answer_classes import CLASSES
 
 from gtpo_cli.rewards import EqualityWorkers, gold_is_usable
-
-
-@pytest.fixture(scope="module")
-def workers() -> Iterator[EqualityWorkers]:
-    with EqualityWorkers(timeout_seconds=20.0) as workers:
-        yield workers
 
 
 @pytest.mark.parametrize("name", CLASSES)

@@ -2,7 +2,6 @@
 
 import json
 import random
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -174,12 +173,6 @@ def test_the_accuracy_reward_takes_the_question() -> None:
 @pytest.fixture(scope="module")
 def problems() -> list[dict[str, str]]:
     return [json.loads(line) for line in DATA.open()]
-
-
-@pytest.fixture(scope="module")
-def workers() -> Iterator[EqualityWorkers]:
-    with EqualityWorkers(timeout_seconds=20.0) as workers:
-        yield workers
 
 
 def accepted(workers: EqualityWorkers, problems: list[dict[str, str]]) -> tuple[int, list[tuple[str, str]]]:

@@ -2,7 +2,6 @@
 
 import json
 import random
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,12 +18,6 @@ pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason="needs the GSM8K and M
 def answers(name: str) -> list[str]:
     rows = [json.loads(line) for split in ("train", "test") for line in (DATA / name / f"{split}.jsonl").open()]
     return [row["answer"] for row in rows]
-
-
-@pytest.fixture(scope="module")
-def workers() -> Iterator[EqualityWorkers]:
-    with EqualityWorkers(timeout_seconds=20.0) as workers:
-        yield workers
 
 
 @pytest.fixture(scope="module")

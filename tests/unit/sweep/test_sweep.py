@@ -311,6 +311,13 @@ def test_a_difference_says_over_how_many_seeds_it_is(tmp_path: Path) -> None:
     assert rows == ["2", "3 (2 paired)"]
 
 
+def test_the_key_that_is_tuned_is_refused_in_set_however_it_is_written(tmp_path: Path) -> None:
+    file = str(written(tmp_path, tune=TUNE))
+    for override in ("optimizer.learning_rate=1", "optimizer={learning_rate: 1}"):
+        with pytest.raises(RecipeError, match=r"--set: optimizer\.learning_rate is set by the sweep; leave it out"):
+            load_sweep(file, overrides=[override])
+
+
 def test_every_variant_is_checked_before_the_first_run(tmp_path: Path) -> None:
     variants = {"gtpo": {}, "off": {"objective.token_weights.config": {"positiv": 1}}}
     with pytest.raises(RecipeError, match=r"variant off: objective\.token_weights\.config: conflict: .*'positiv'"):

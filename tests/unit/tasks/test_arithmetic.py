@@ -3,11 +3,12 @@ from __future__ import annotations
 import re
 
 import pytest
-from build_tiny_model import demonstration, imperfect_demonstrations
+from build_tiny_model import imperfect_demonstrations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gtpo_cli import arithmetic_problems
+from gtpo_cli.data import wrap_solution
 from gtpo_cli.errors import DataError
 from gtpo_cli.rewards.extract import TAGS
 from gtpo_cli.tasks.arithmetic import running_sums, worked_solution
@@ -68,15 +69,12 @@ def test_all_of_the_test_split_are_asked_where_more_are_asked_for() -> None:
     assert len(arithmetic_problems(5000, split="test", seed=0)) == 3994
 
 
-def test_demonstration() -> None:
-    problem = Problem("x", "3+8-2+5", "14", "3+8=11 11-2=9 9+5=14")
-    assert demonstration(problem) == "<reasoning>3+8=11 11-2=9 9+5=14</reasoning><answer>14</answer>"
-
-
 @settings(max_examples=20, deadline=None)
 @given(st.integers(0, 2**31))
 def test_each_fault_alone_and_certain(seed: int) -> None:
     problem = Problem("x", "3+8-2+5", "14", "3+8=11 11-2=9 9+5=14")
+    right = wrap_solution("3+8=11 11-2=9 9+5=14", "14")
+    assert right == "<reasoning>3+8=11 11-2=9 9+5=14</reasoning><answer>14</answer>"
 
     def one(**rates: float) -> str:
         return imperfect_demonstrations(
@@ -85,14 +83,10 @@ def test_each_fault_alone_and_certain(seed: int) -> None:
 
     assert one(skip_steps=1) == "<reasoning></reasoning><answer>14</answer>"
     assert one(skip_steps=1, forget_last=1) == "<reasoning></reasoning><answer>9</answer>"
-    assert one(forget_last=1) == demonstration(problem)  # who shows the steps forgets nothing
+    assert one(forget_last=1) == right  # who shows the steps forgets nothing
     assert one(wrong_answer=1) in {
         f"<reasoning>3+8=11 11-2=9 9+5=14</reasoning><answer>{n}</answer>" for n in (11, 12, 13, 15, 16, 17)
     }
     without = one(miss_tag=1)
-    assert without in {demonstration(problem).replace(tag, "") for tag in TAGS}
+    assert without in {right.replace(tag, "") for tag in TAGS}
     assert sum(tag in without for tag in TAGS) == 3
-    word = "[a-z]{3}"
-    steps = rf"<reasoning>3\+8=11 {word} 11-2=9 {word} 9\+5=14 {word}</reasoning><answer>14</answer>"
-    assert re.fullmatch(steps, one(free_words=1))
-    assert re.fullmatch(f"<reasoning>{word}</reasoning><answer>14</answer>", one(free_words=1, skip_steps=1))
