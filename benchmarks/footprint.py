@@ -1,17 +1,15 @@
-"""Memory of the demo and how long commands take to start. Run: `python benchmarks/footprint.py` (three minutes)."""
+"""Memory of the demo and how long commands take to start. Run: `python benchmarks/run.py footprint` (three minutes)."""
 
 from __future__ import annotations
 
-import argparse
 import os
 import resource
 import statistics
 import subprocess
 import sys
 import tempfile
-from pathlib import Path
 
-from measure import Figure, write
+from measure import Figure
 
 TITLE = "Footprint"
 _PEAK = """
@@ -51,15 +49,3 @@ def cpu_seconds(command: list[str]) -> float:
     subprocess.run(command, capture_output=True, check=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("build/bench"))
-    parser.add_argument("--steps", type=int, default=600)
-    arguments = parser.parse_args()
-    print(write(arguments.out, "footprint", TITLE, run(steps=arguments.steps)))
-
-
-if __name__ == "__main__":
-    main()

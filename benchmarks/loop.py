@@ -1,4 +1,4 @@
-"""What the training loop costs beside its work. Run: `python benchmarks/loop.py`.
+"""What the training loop costs beside its work. Run: `python benchmarks/run.py loop`.
 
 The work is sampling, scoring, forward and backward, and the optimiser's update; everything else (masks, weights,
 metrics, tracking, display, prompt order) is overhead.
@@ -6,8 +6,6 @@ metrics, tracking, display, prompt order) is overhead.
 
 from __future__ import annotations
 
-import argparse
-import os
 import statistics
 import tempfile
 import time
@@ -16,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from measure import Figure, write
+from measure import Figure
 
 from gtpo_cli.machine.resolve import Parts
 from gtpo_cli.policy.transformers_policy import TransformersPolicy
@@ -98,16 +96,3 @@ def run(*, steps: int = 60) -> list[Figure]:
         f"{milliseconds:.1f} ms a step; median over {len(shares)} steps of tiny_arithmetic (8 prompts x 8 completions)"
     )
     return [Figure("loop overhead", statistics.median(shares), "of a step", note)]
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("build/bench"))
-    parser.add_argument("--steps", type=int, default=60)
-    arguments = parser.parse_args()
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    print(write(arguments.out, "loop", TITLE, run(steps=arguments.steps)))
-
-
-if __name__ == "__main__":
-    main()

@@ -347,35 +347,17 @@ def products(race: Race) -> dict[str, float]:
     }
 
 
-def profile(race: Race, rows: int = 20) -> str:
-    """Milliseconds of a step of ours by operation, the costliest first, and of all, with what the profiler adds."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as recorded:
-        own_steps(race)
-    taken = {event.key: event.self_cpu_time_total / 1000 / race.steps for event in recorded.key_averages()}
-    listed = sorted(taken.items(), key=lambda item: -item[1])[:rows]
-    return "\n".join(f"{milliseconds:8.2f}  {name}" for name, milliseconds in [*listed, ("all", sum(taken.values()))])
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("build/bench"))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", help="only the whole steps whose description has these words")
-    parser.add_argument("--products", action="store_true", help="seconds of a step's matrix products, nothing else")
-    parser.add_argument("--profile", action="store_true", help="where the time of a step of ours goes, nothing else")
     arguments = parser.parse_args()
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    if arguments.profile:  # of the first race
-        torch.set_num_threads(1)
-        print(profile(races()[0]))
-    elif arguments.only is not None:
+    if arguments.only is not None:
         torch.set_num_threads(1)
         for race in (race for race in races() if arguments.only in str(race)):
             whole_step(race, rounds=arguments.rounds)
-    elif arguments.products:
-        torch.set_num_threads(1)
-        for race in races():
-            print(race, products(race), flush=True)
     else:
         print(write(arguments.out, "peers", TITLE, run(rounds=arguments.rounds)))
 

@@ -1,4 +1,6 @@
-"""What a reference model costs: the training half of a step with and without it. Run: `python benchmarks/reference.py`.
+"""What a reference model costs: the training half of a step with and without it.
+
+Run: `python benchmarks/run.py reference`.
 
 GTPO needs none; GRPO with beta > 0 runs the untrained model over every completion once more. With an adapter the
 reference is the same weights with the adapter off, so it costs time and no memory.
@@ -6,12 +8,9 @@ reference is the same weights with the adapter off, so it costs time and no memo
 
 from __future__ import annotations
 
-import argparse
-from pathlib import Path
-
 import torch
 from gpu import Case, full_rows
-from measure import Figure, interleaved, median_ratio, write
+from measure import Figure, interleaved, median_ratio
 from transformers import AutoTokenizer
 
 from gtpo_cli.objective import Rows
@@ -57,13 +56,3 @@ def _train(policy: TransformersPolicy, rows: Rows) -> None:
     logp.sum().backward()  # type: ignore[no-untyped-call]  # torch ships it untyped
     for parameter in policy.trainable_parameters():
         parameter.grad = None
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("build/bench"))
-    print(write(parser.parse_args().out, "reference", TITLE, run()))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,8 +1,12 @@
-"""The figures of docs/benchmarks.md but for peers.py and gpu.py: `python benchmarks/run.py` (half an hour)."""
+"""The figures of docs/benchmarks.md but for peers.py and gpu.py: `python benchmarks/run.py` (half an hour).
+
+`python benchmarks/run.py loop footprint` takes those of some files alone.
+"""
 
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 
 import footprint
@@ -15,14 +19,22 @@ import sampling
 import training_half
 from measure import write
 
+MODULES = {
+    module.__name__: module
+    for module in (objective, training_half, sampling, loop, grading, reference, footprint, growth)
+}
+
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", choices=list(MODULES), metavar="NAME", help=f"of {', '.join(MODULES)}")
     parser.add_argument("--out", type=Path, default=Path("build/bench"))
     arguments = parser.parse_args()
-    for module in (objective, training_half, sampling, loop, grading, reference, footprint):
-        print(write(arguments.out, module.__name__, module.TITLE, module.run()), flush=True)
-    print(write(arguments.out, "growth", growth.TITLE, growth.run(out=arguments.out)))
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    for name in arguments.names or MODULES:
+        module = MODULES[name]
+        figures = growth.run(out=arguments.out) if module is growth else module.run()
+        print(write(arguments.out, name, module.TITLE, figures), flush=True)
 
 
 if __name__ == "__main__":

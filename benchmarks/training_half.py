@@ -1,14 +1,12 @@
-"""Forward and backward of one group: packed rows against padded ones. Run: `python benchmarks/training_half.py`."""
+"""Forward and backward of one group: packed rows against padded ones. Run: `python benchmarks/run.py training_half`."""
 
 from __future__ import annotations
 
-import argparse
 import statistics
 from functools import partial
-from pathlib import Path
 
 import torch
-from measure import Figure, interleaved, median_ratio, write
+from measure import Figure, interleaved, median_ratio
 from transformers import AutoTokenizer
 
 from gtpo_cli.objective import Rows
@@ -108,15 +106,3 @@ def gradient_error(packed: TransformersPolicy, padded: TransformersPolicy, rows:
         for policy in (packed, padded)
     ]  # fmt: skip
     return float((gradients[0] - gradients[1]).norm() / gradients[1].norm())
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("build/bench"))
-    parser.add_argument("--rounds", type=int, default=5)
-    arguments = parser.parse_args()
-    print(write(arguments.out, "training_half", TITLE, run(rounds=arguments.rounds)))
-
-
-if __name__ == "__main__":
-    main()

@@ -69,7 +69,6 @@ def main() -> int:
         default=13,
         help="until the end (default: 13): a stage gets what is left, if half of its limit",
     )
-    parser.add_argument("--again", action="store_true", help="also what has ended well")
     parser.add_argument("--limit", action="append", default=[], metavar="STAGE=MINUTES", help="in place of its own")
     parser.add_argument("--limit-factor", type=float, default=1.0, help="of the stages' time limits")
     parser.add_argument("--watch", type=float, metavar="SECONDS", help="only wait for a campaign that runs in --work")
@@ -106,7 +105,7 @@ def main() -> int:
     failed = []
     for name in arguments.only or names:
         result = work / "results" / f"{name}.json"
-        if not arguments.again and result.is_file() and json.loads(result.read_text()).get("ended") == "well":
+        if result.is_file() and json.loads(result.read_text()).get("ended") == "well":
             print(f"{name}: ended well before", flush=True)
             continue
         limit, left = 60 * limits[name] * arguments.limit_factor, end - time.monotonic()

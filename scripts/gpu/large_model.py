@@ -1,4 +1,4 @@
-"""Random weights of LLaMA-3.1-8B's shape, in bfloat16: python large_model.py FOLDER TOKENIZER [--layers N --width N]"""
+"""Random weights of LLaMA-3.1-8B's shape, in bfloat16: python large_model.py FOLDER TOKENIZER"""
 
 from __future__ import annotations
 
@@ -16,16 +16,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("tokenizer", type=Path)
-    parser.add_argument("--layers", type=int, default=32, help="32 are LLaMA's")
-    parser.add_argument("--width", type=int, default=4096, help="hidden size; 4096 is LLaMA's")
     arguments = parser.parse_args()
-    write(arguments.folder, arguments.tokenizer, layers=arguments.layers, width=arguments.width)
+    write(arguments.folder, arguments.tokenizer)
 
 
-def write(folder: Path, tokenizer: Path, *, layers: int, width: int) -> None:
+def write(folder: Path, tokenizer: Path) -> None:
     """A file a layer, the index last: a folder that has it is whole."""
     config = LlamaConfig(
-        vocab_size=128256, hidden_size=width, intermediate_size=width * 7 // 2, num_hidden_layers=layers,
+        vocab_size=128256, hidden_size=4096, intermediate_size=14336, num_hidden_layers=32,
         num_attention_heads=32, num_key_value_heads=8, max_position_embeddings=131072, rms_norm_eps=1e-5,
         rope_theta=500000.0, bos_token_id=128000, eos_token_id=[128001, 128008, 128009], tie_word_embeddings=False,
         dtype=torch.bfloat16,

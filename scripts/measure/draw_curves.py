@@ -1,4 +1,4 @@
-"""One chart of the training curves of several runs, means over N steps, and the means as rows of a table.
+"""One chart of the training accuracy of several runs, means over N steps, and the means as rows of a table.
 
     python scripts/measure/draw_curves.py docs/images/real_model.png \
       runs/demo-real='GTPO, seed 3407' runs/grpo-3407='GRPO, seed 3407' --window 4
@@ -20,30 +20,27 @@ from gtpo_cli.pages.run_charts import COLOURS, CURVES, STYLES
 from gtpo_cli.runs.folder import RunFolder
 from gtpo_cli.tracking import read_metrics
 
-SHOWN = {curve.name: curve for curve in CURVES}
+(CURVE,) = (curve for curve in CURVES if curve.name == "accuracy")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("picture", type=Path)
     parser.add_argument("runs", nargs="+", metavar="RUN=LABEL")
-    parser.add_argument("--curve", choices=sorted(SHOWN), default="accuracy")
     parser.add_argument("--window", type=int, default=10, metavar="N")
     options = parser.parse_args()
-    curve, named = SHOWN[options.curve], [word.partition("=")[::2] for word in options.runs]
+    named = [word.partition("=")[::2] for word in options.runs]
     lines = []
     for number, (path, label) in enumerate(named):
         rows = read_metrics(RunFolder(Path(path)).metrics_file)
-        values = [float(row.get(curve.metric, np.nan)) for row in rows]
+        values = [float(row.get(CURVE.metric, np.nan)) for row in rows]
         colour, style = COLOURS[number % len(COLOURS)], STYLES[number % len(STYLES)]
         lines.append(Series(label or Path(path).name, colour, style, *means(values, options.window)))
-    title = f"{curve.title}, means over {options.window} steps"
-    unit = None if curve.share else curve.title.lower()
-    chart = Chart(curve.name, title, "", "step", curve.metric, unit, tuple(lines), curve.line)
+    title = f"{CURVE.title}, means over {options.window} steps"
+    chart = Chart(CURVE.name, title, "", "step", CURVE.metric, None, tuple(lines))
     options.picture.write_bytes(chart_files(chart)[1])
     for line in lines:
-        shown = (f"{100 * y:.0f}" if curve.share else f"{y:.3f}" for y in line.y)
-        print(f"| {line.label} | {' | '.join(shown)} |")
+        print(f"| {line.label} | {' | '.join(f'{100 * y:.0f}' for y in line.y)} |")
 
 
 def means(values: Sequence[float], window: int) -> tuple[Values, Values]:

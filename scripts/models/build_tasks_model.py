@@ -18,28 +18,25 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from build_tiny_model import chat_tokenizer, small_llama
+from build_tiny_model import BATCH, PROBLEMS, SEED, chat_tokenizer, small_llama, train
 from transformers import AutoModelForCausalLM
 
-from gtpo_cli.data import PromptEncoder, completion_of, wrap_solution
-from gtpo_cli.policy.packing import training_budget
+from gtpo_cli.data import PromptEncoder, wrap_solution
 from gtpo_cli.policy.sampler import SamplingParams, sample
 from gtpo_cli.policy.transformers_policy import TransformersPolicy
 from gtpo_cli.policy.transformers_sampler import TransformersSampler
 from gtpo_cli.recipe import load_recipe
-from gtpo_cli.recipe.schema import OptimizerRecipe
 from gtpo_cli.rewards import Scorer
 from gtpo_cli.rewards.extract import TAGS
 from gtpo_cli.tasks.making import task_problems
-from gtpo_cli.training.optimizers import Updater
-from gtpo_cli.training.sft import imitate
-from gtpo_cli.training.stopwatch import Stopwatch
-from gtpo_cli.types import Group, Problem
+from gtpo_cli.types import Problem
 
 TARGET = Path(__file__).resolve().parents[2] / "gtpo_cli" / "policy" / "builtin" / "tasks"
 RECIPE = load_recipe("tiny_tasks")
 SHORTEST = 5  # characters of a phrase
 VALIDATION = 100  # problems of each task
+STEPS, STOP = 4000, 2400  # of the schedule of the learning rate; when it has learned enough
+SKIP_STEPS, MISS_TAG = 0.5, 0.15  # shares of the demonstrations
 
 
 def problems_of(count: int, seed: int) -> list[list[Problem]]:
@@ -66,25 +63,25 @@ def phrases(questions: Sequence[str], *, seed: int, pairs: int = 200) -> list[st
     return [text for text, count in found.most_common(12) if count >= pairs / 10]
 
 
-def demonstrations(problems: Sequence[Problem], *, skip_steps: float, miss_tag: float, seed: int) -> list[str]:
-    """A completion for each problem: a worked one is skipped, and a tag is missing, at these rates."""
-    draw = random.Random(seed)
+def demonstrations(problems: Sequence[Problem]) -> list[str]:
+    """A completion for each problem: a worked one is skipped, and a tag is missing, at the rates above."""
+    draw = random.Random(SEED)
     texts = []
     for problem in problems:
-        steps = "" if draw.random() < skip_steps else problem.solution or ""
+        steps = "" if draw.random() < SKIP_STEPS else problem.solution or ""
         text = wrap_solution(steps, problem.gold)
-        texts.append(text.replace(draw.choice(TAGS), "") if draw.random() < miss_tag else text)
+        texts.append(text.replace(draw.choice(TAGS), "") if draw.random() < MISS_TAG else text)
     return texts
 
 
-def build(arguments: argparse.Namespace) -> None:
+def build() -> None:
     """Train the model from scratch, and write it."""
     torch.set_num_threads(1)
-    torch.manual_seed(arguments.seed)
-    by_task = problems_of(arguments.problems + VALIDATION, arguments.seed)
+    torch.manual_seed(SEED)
+    by_task = problems_of(PROBLEMS + VALIDATION, SEED)
     words = list(TAGS)
     for problems in by_task:
-        words += phrases([problem.question for problem in problems[:500]], seed=arguments.seed)
+        words += phrases([problem.question for problem in problems[:500]], seed=SEED)
     tokenizer = chat_tokenizer(tuple(dict.fromkeys(words)))
     print(f"{len(tokenizer)} tokens", flush=True)
     model = AutoModelForCausalLM.from_config(small_llama(len(tokenizer), hidden=192, layers=4, heads=4))
@@ -92,28 +89,17 @@ def build(arguments: argparse.Namespace) -> None:
     kept = [problem for problems in by_task for problem in problems[:VALIDATION]]
     unseen = {problem.question for problem in kept}
     pools = [[problem for problem in problems if problem.question not in unseen] for problems in by_task]
-    draw = random.Random(arguments.seed)
-    asked = [draw.choice(pools[place % len(pools)]) for place in range(arguments.steps * arguments.batch)]
-    texts = demonstrations(asked, skip_steps=arguments.skip_steps, miss_tag=arguments.miss_tag, seed=arguments.seed)
-    encoder = PromptEncoder(tokenizer, None)
-    recipe = OptimizerRecipe(
-        name="adamw", learning_rate=arguments.learning_rate, betas=(0.9, 0.95), weight_decay=0.1, max_grad_norm=1.0,
-        warmup_ratio=0.03,
-    )  # fmt: skip
-    updater = Updater(policy.trainable_parameters(), recipe, total_steps=arguments.steps)
-    size = training_budget("auto", longest_row=160, warn=print)
-    for step in range(arguments.stop):
-        rows = range(step * arguments.batch, (step + 1) * arguments.batch)
-        groups = [
-            Group(asked[i], encoder.encode(asked[i].question), (completion_of(texts[i], tokenizer),)) for i in rows
-        ]
-        metrics = imitate(policy, updater, size, groups, clock=Stopwatch())
-        if (step + 1) % 50 == 0:
-            print(f"step {step + 1}: loss {metrics['optim/loss']:.4f}", flush=True)
-        if (step + 1) % arguments.every == 0:
+    draw = random.Random(SEED)
+    asked = [draw.choice(pools[place % len(pools)]) for place in range(STOP * BATCH)]
+    texts = demonstrations(asked)
+
+    def look(step: int) -> None:
+        if step % 400 == 0:
             for temperature in (1e-4, 1.0):
                 print(describe(policy, kept, temperature=temperature), flush=True)
-    save(policy, arguments.out)
+
+    train(policy, asked, texts, learning_rate=2e-3, warmup_ratio=0.03, total_steps=STEPS, longest_row=160, after=look)
+    save(policy, TARGET)
 
 
 def describe(policy: TransformersPolicy, problems: Sequence[Problem], *, temperature: float) -> str:
@@ -143,18 +129,8 @@ def save(policy: TransformersPolicy, folder: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=TARGET)
-    parser.add_argument("--seed", type=int, default=3407)
-    parser.add_argument("--steps", type=int, default=4000, help="of the schedule of the learning rate")
-    parser.add_argument("--stop", type=int, default=2400, help="the step after which it has learned enough")
-    parser.add_argument("--every", type=int, default=400, help="steps between two looks at accuracy")
-    parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--problems", type=int, default=20_000)
-    parser.add_argument("--learning-rate", type=float, default=2e-3)
-    parser.add_argument("--skip-steps", type=float, default=0.5)
-    parser.add_argument("--miss-tag", type=float, default=0.15)
-    build(parser.parse_args())
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    build()
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import argparse
 import random
 import re
 import string
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ from gtpo_cli.training.stopwatch import Stopwatch
 from gtpo_cli.types import Group, Problem
 
 TARGET = Path(__file__).resolve().parents[2] / "gtpo_cli" / "policy" / "builtin" / "tiny"
+SEED, BATCH, PROBLEMS = 3407, 64, 20_000
 WORDS = ("reasoning", "answer")  # one token each, so that a tag is three tokens: "<", "reasoning", ">"
 SPECIAL = ("<pad>", "<s>", "</s>", "<unk>", "<user>", "<assistant>")
 
@@ -76,14 +77,12 @@ def chat_tokenizer(words: Iterable[str]) -> Any:
     )
 
 
-def small_llama(
-    vocab_size: int, model_type: str = "llama", *, hidden: int = 64, layers: int = 3, heads: int = 2
-) -> Any:
-    """The shape, with tied embeddings and a feed-forward part three times as wide; of llama, qwen2 or mistral."""
+def small_llama(vocab_size: int, *, hidden: int = 64, layers: int = 3, heads: int = 2) -> Any:
+    """The shape, with tied embeddings and a feed-forward part three times as wide."""
     from transformers import AutoConfig
 
     return AutoConfig.for_model(
-        model_type,
+        "llama",
         vocab_size=vocab_size,
         hidden_size=hidden,
         intermediate_size=3 * hidden,
@@ -98,11 +97,6 @@ def small_llama(
     )
 
 
-def demonstration(problem: Problem) -> str:
-    """The whole right completion: "<reasoning>3+8=11 11-2=9 9+5=14</reasoning><answer>14</answer>"."""
-    return wrap_solution(problem.solution or "", problem.gold)
-
-
 def imperfect_demonstrations(
     problems: Iterable[Problem],
     *,
@@ -110,7 +104,6 @@ def imperfect_demonstrations(
     forget_last: float = 0.6,
     miss_tag: float = 0.25,
     wrong_answer: float = 0.1,
-    free_words: float = 0.0,
     seed: int,
 ) -> list[str]:
     """One completion for each problem, for the warm start of a model that reinforcement can still teach something.
@@ -118,11 +111,10 @@ def imperfect_demonstrations(
     Each fault is drawn with its rate (0..1). A demonstration either skips the steps (`skip_steps`: nothing between the
     reasoning tags), and then often forgets the last term of the question (`forget_last` of those); or it shows them,
     and sometimes its answer is off by 1 to 3 all the same (`wrong_answer` of those). One of the four tags may
-    be missing (`miss_tag`). After each step, and where they are skipped, there may be a word of three letters at random
-    (`free_words`), which says nothing and widens what the model may write. So who skips the steps is mostly wrong, in
-    one and the same way: a model that imitates this is wrong greedily too, and can learn that showing its steps pays.
+    be missing (`miss_tag`). So who skips the steps is mostly wrong, in one and the same way: a model that imitates this
+    is wrong greedily too, and can learn that showing its steps pays.
     """
-    rng, letters = random.Random(seed), random.Random(f"words {seed}")
+    rng = random.Random(seed)
     texts = []
     for problem in problems:
         sums = running_sums(problem.question)
@@ -131,58 +123,54 @@ def imperfect_demonstrations(
         else:
             off = rng.choice((-3, -2, -1, 1, 2, 3)) if rng.random() < wrong_answer else 0
             steps, answer = worked_solution(problem.question), sums[-1] + off
-        text = wrap_solution(_with_words(steps, free_words, letters), str(answer))
+        text = wrap_solution(steps, str(answer))
         texts.append(text.replace(rng.choice(TAGS), "") if rng.random() < miss_tag else text)
     return texts
 
 
-def _with_words(steps: str, rate: float, rng: random.Random) -> str:
-    parts = []
-    for step in steps.split(" "):
-        word = "".join(rng.choices(string.ascii_lowercase, k=3)) if rng.random() < rate else ""
-        parts += [step, word]
-    return " ".join(filter(None, parts))
-
-
-def build(arguments: argparse.Namespace) -> TransformersPolicy:
-    """Train the model from scratch."""
-    torch.set_num_threads(1)
-    torch.manual_seed(arguments.seed)
-    tokenizer = chat_tokenizer(WORDS)
-    model = AutoModelForCausalLM.from_config(small_llama(len(tokenizer), arguments.model_type))
-    policy = TransformersPolicy(model, tokenizer, temperature=1.0, max_seq_length=2048)
-    count = arguments.steps * arguments.batch
-    problems = arithmetic_problems(arguments.problems, split="train", seed=arguments.seed)
-    repeated = [problems[i % len(problems)] for i in range(count)]
-    texts = imperfect_demonstrations(
-        repeated,
-        skip_steps=arguments.skip_steps,
-        forget_last=arguments.forget_last,
-        miss_tag=arguments.miss_tag,
-        wrong_answer=arguments.wrong_answer,
-        free_words=arguments.free_words,
-        seed=arguments.seed,
-    )
-    encoder = PromptEncoder(tokenizer, None)
+def train(
+    policy: TransformersPolicy,
+    problems: Sequence[Problem],
+    texts: Sequence[str],
+    *,
+    learning_rate: float,
+    warmup_ratio: float,
+    total_steps: int,
+    longest_row: int,
+    after: Callable[[int], object] = lambda step: None,
+) -> None:
+    """Imitate the texts, BATCH a step. `total_steps`: of the schedule, which may be longer. `after` gets each step's
+    number."""
+    encoder = PromptEncoder(policy.tokenizer, None)
     recipe = OptimizerRecipe(
-        name="adamw",
-        learning_rate=arguments.learning_rate,
-        betas=(0.9, 0.95),
-        weight_decay=0.1,
-        max_grad_norm=1.0,
-        warmup_ratio=0.05,
-    )
-    updater = Updater(policy.trainable_parameters(), recipe, total_steps=arguments.steps)
-    size = training_budget("auto", longest_row=64, warn=print)
-    for step in range(arguments.steps):
-        rows = range(step * arguments.batch, (step + 1) * arguments.batch)
+        name="adamw", learning_rate=learning_rate, betas=(0.9, 0.95), weight_decay=0.1, max_grad_norm=1.0,
+        warmup_ratio=warmup_ratio,
+    )  # fmt: skip
+    updater = Updater(policy.trainable_parameters(), recipe, total_steps=total_steps)
+    size = training_budget("auto", longest_row=longest_row, warn=print)
+    for step in range(1, len(problems) // BATCH + 1):
+        rows = slice((step - 1) * BATCH, step * BATCH)
         groups = [
-            Group(repeated[i], encoder.encode(repeated[i].question), (completion_of(texts[i], tokenizer),))
-            for i in rows
+            Group(problem, encoder.encode(problem.question), (completion_of(text, policy.tokenizer),))
+            for problem, text in zip(problems[rows], texts[rows], strict=True)
         ]
         metrics = imitate(policy, updater, size, groups, clock=Stopwatch())
-        if (step + 1) % 100 == 0:
-            print(f"step {step + 1}: loss {metrics['optim/loss']:.4f}")
+        if step % 100 == 0:
+            print(f"step {step}: loss {metrics['optim/loss']:.4f}", flush=True)
+        after(step)
+
+
+def build(steps: int) -> TransformersPolicy:
+    """Train the model from scratch."""
+    torch.set_num_threads(1)
+    torch.manual_seed(SEED)
+    tokenizer = chat_tokenizer(WORDS)
+    model = AutoModelForCausalLM.from_config(small_llama(len(tokenizer)))
+    policy = TransformersPolicy(model, tokenizer, temperature=1.0, max_seq_length=2048)
+    problems = arithmetic_problems(PROBLEMS, split="train", seed=SEED)
+    repeated = [problems[i % len(problems)] for i in range(steps * BATCH)]
+    texts = imperfect_demonstrations(repeated, seed=SEED)
+    train(policy, repeated, texts, learning_rate=5e-3, warmup_ratio=0.05, total_steps=steps, longest_row=64)
     return policy
 
 
@@ -202,19 +190,9 @@ def describe(policy: TransformersPolicy, *, temperature: float, count: int = 500
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=TARGET)
-    parser.add_argument("--seed", type=int, default=3407)
     parser.add_argument("--steps", type=int, default=2000)
-    parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--problems", type=int, default=20_000)
-    parser.add_argument("--learning-rate", type=float, default=5e-3)
-    parser.add_argument("--skip-steps", type=float, default=0.5)
-    parser.add_argument("--forget-last", type=float, default=0.6)
-    parser.add_argument("--miss-tag", type=float, default=0.25)
-    parser.add_argument("--wrong-answer", type=float, default=0.1)
-    parser.add_argument("--free-words", type=float, default=0.0)
-    parser.add_argument("--model-type", choices=("llama", "qwen2", "mistral"), default="llama")
     arguments = parser.parse_args()
-    policy = build(arguments)
+    policy = build(arguments.steps)
     arguments.out.mkdir(parents=True, exist_ok=True)
     policy.save(arguments.out)
     for temperature in (1.0, 1e-4):

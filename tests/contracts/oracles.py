@@ -90,9 +90,9 @@ def softmax(logits: Row, temperature: float = 1.0) -> list[float]:
     return [value / total for value in exponentials]
 
 
-def entropy(p: Row, *, clamp: float = 0.0) -> float:
-    """-sum p ln p in nats; with a clamp, -sum p ln max(p, clamp)."""
-    return -math.fsum(value * math.log(max(value, clamp)) for value in p if max(value, clamp) > 0)
+def entropy(p: Row) -> float:
+    """-sum p ln p in nats."""
+    return -math.fsum(value * math.log(value) for value in p if value > 0)
 
 
 def objective_of_completion(

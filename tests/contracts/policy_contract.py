@@ -72,6 +72,14 @@ def train_a_little(policy: Any, steps: int = 2) -> None:
         optimizer.zero_grad()
 
 
+def move(policy: Any) -> None:
+    """A new adapter changes nothing; this one does."""
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for parameter in policy.trainable_parameters():
+            parameter.add_(0.05 * torch.randn_like(parameter))
+
+
 adapter_and_all_weights = pytest.mark.parametrize("lora", [LORA, None], ids=["adapter", "all weights"])
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from jobs import policy_of, sampler_of
-from policy_contract import PolicyContract, ragged_rows, recipe_for, save_model
+from policy_contract import PolicyContract, move, ragged_rows, recipe_for, save_model
 from sampler_contract import CONTEXT, SamplerContract
 
 from gtpo_cli.policy.transformers_policy import TransformersPolicy
@@ -18,14 +18,6 @@ from gtpo_cli.policy.transformers_policy import TransformersPolicy
 NEEDS_VLLM = pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed here")
 NEEDS_UNSLOTH = pytest.mark.skipif(importlib.util.find_spec("unsloth") is None, reason="Unsloth is not installed here")
 HEADS = {"num_attention_heads": 2, "num_key_value_heads": 1, "initializer_range": 0.1}  # head width 32, for vLLM
-
-
-def move(policy: Any) -> None:
-    """A new adapter changes nothing; this one does."""
-    torch.manual_seed(0)
-    with torch.no_grad():
-        for parameter in policy.trainable_parameters():
-            parameter.add_(0.05 * torch.randn_like(parameter))
 
 
 class TestTransformersPolicy(PolicyContract):

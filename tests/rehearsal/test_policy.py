@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-from policy_contract import LORA, PolicyContract, ragged_rows, recipe_for, save_model
-from twins import distance, measured, move, save_in_half, twin
+from policy_contract import LORA, PolicyContract, move, ragged_rows, recipe_for, save_model
+from twins import distance, measured, save_in_half, twin
 
 from gtpo_cli.policy.loading import choose_dtype, read_model
 from gtpo_cli.policy.sampler import collate

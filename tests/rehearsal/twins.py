@@ -33,14 +33,6 @@ def twin(policy: Policy, folder: Path, adapter: Path, *, temperature: float = 1.
     return plain
 
 
-def move(policy: Policy) -> None:
-    """A new adapter changes nothing; this one does."""
-    torch.manual_seed(0)
-    with torch.no_grad():
-        for parameter in policy.trainable_parameters():
-            parameter.add_(0.05 * torch.randn_like(parameter))
-
-
 def measured(policy: Policy, batch: Any = None) -> tuple[torch.Tensor, torch.Tensor, list[torch.Tensor]]:
     """Log-probabilities, entropies and gradients of a weighted sum."""
     logp, entropy = policy.token_logprobs(ragged_rows() if batch is None else batch)

@@ -79,15 +79,7 @@ def gradient(loss: torch.Tensor, model: Any) -> torch.Tensor:
     return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
 
 
-def ours(
-    model: Any,
-    name: str,
-    inputs: dict[str, torch.Tensor],
-    old: torch.Tensor | None,
-    *,
-    reference: torch.Tensor | None = None,
-    kl_coef: float = 0.0,
-) -> torch.Tensor:
+def ours(model: Any, name: str, inputs: dict[str, torch.Tensor], old: torch.Tensor | None) -> torch.Tensor:
     """Our loss of the method as its recipe sets it."""
     document = {"model": {"name": "builtin:tiny"}, "data": {"benchmark": "arithmetic"}, "objective": {"name": name}}
     recipe = build_recipe(document, ["rollout.max_completion_tokens=12"], where="test")
@@ -104,8 +96,6 @@ def ours(
         terms.advantages_BG[..., None] * terms.weights_BGT,
         mask,
         old_logprobs_BGT=None if old is None else old.view(B, G, T),
-        ref_logprobs_BGT=None if reference is None else reference.view(B, G, T),
-        kl_coef=kl_coef,
         shares_BG=terms.shares_BG,
         **method.loss_arguments(),
     )

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import torch
 from jobs import policy_of, sampler_of
-from policy_contract import LORA, PolicyContract, ragged_rows, recipe_for, save_model
+from policy_contract import LORA, PolicyContract, move, ragged_rows, recipe_for, save_model
 from safetensors.torch import load_file, save_file
 from sampler_contract import CONTEXT, SamplerContract
 
@@ -56,14 +56,6 @@ class TestSamplerContract(SamplerContract):
 @pytest.fixture(scope="module", params=["llama", "qwen2"])
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_model(tmp_path_factory.mktemp(request.param), request.param)
-
-
-def move(policy: Any) -> None:
-    """A new adapter changes nothing; this one does."""
-    torch.manual_seed(0)
-    with torch.no_grad():
-        for parameter in policy.trainable_parameters():
-            parameter.add_(0.05 * torch.randn_like(parameter))
 
 
 def policies(folder: Path, tmp_path: Path, **model: Any) -> tuple[Any, Any]:
