@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/results.md"
 COLUMNS = {"accuracy": "one sampled answer", "greedy accuracy": "the likeliest answer (greedy)"}
+COLOURS = {"SFT": "#555555", "GTPO": "#0072b2", "GRPO": "#d55e00", "entropy_advantage": "#009e73"}
 _CELL = re.compile(r"([\d.]+) \(([\d.]+)-([\d.]+)\)")
 
 
@@ -35,7 +36,9 @@ def read_table(text: str) -> dict[str, dict[str, Share]]:
         cells = dict(zip(names, (cell.strip() for cell in line.strip("|").split("|")), strict=True))
         shares = {name: _CELL.fullmatch(cells[name]) for name in COLUMNS}
         if all(shares.values()):
-            found[cells[""]] = {name: Share(*map(float, match.groups())) for name, match in shares.items() if match}
+            found[cells[""].replace("`", "")] = {
+                name: Share(*map(float, match.groups())) for name, match in shares.items() if match
+            }
     return found
 
 
@@ -52,7 +55,7 @@ def draw(table: dict[str, dict[str, Share]], file: Path) -> None:
     for axis, (column, title) in zip(axes, COLUMNS.items(), strict=True):
         for place, model in enumerate(models):
             share = table[model][column]
-            colour = "#0072b2" if "GTPO" in model else "#d55e00" if "GRPO" in model else "#555555"
+            colour = COLOURS[model.partition(",")[0]]
             axis.plot([share.low, share.high], [place, place], color=colour, linewidth=2.5)
             axis.plot(share.estimate, place, "o", color=colour, markersize=7)
         axis.set(title=title, xlabel="right, %", xlim=(0, 70), yticks=range(len(models)), yticklabels=models)
