@@ -57,9 +57,9 @@ METHODS: Mapping[str, Mapping[str, Any]] = {
     "sft": _NO_CORRECTIONS | {"training.keep_best": "optim/loss"},
 }
 
-# The clip range of a rule for the loss (`objective.loss.rule`), where its paper has one of its own.
+# The clip range of a rule for the loss (`objective.loss.rule`), where 0.2 on both sides means something else to it.
 CLIPS: Mapping[str, Mapping[str, Any]] = {
     "sequence": {"objective.clip.low": 3e-4, "objective.clip.high": 4e-4},  # arXiv 2507.18071
-    "weight": {"objective.clip.high": 5.0},  # arXiv 2506.13585
+    "weight": {"objective.clip.high": 5.0},  # the bound of the ratio itself
     "geometric": {"objective.clip.low": 0.4, "objective.clip.high": 0.4},  # arXiv 2507.20673
 }

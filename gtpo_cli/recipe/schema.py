@@ -520,7 +520,7 @@ class Recipe(Section):
                 for key, section in plain.items()
                 if getattr(objective, key) != section
             ]
-        if weights.rule == "none" and (weights.config or weights.control != "none") and objective.name != "sft":
+        elif weights.rule == "none" and (weights.config or weights.control != "none"):
             problems.append(
                 "objective.token_weights: config and control belong to a rule, and the rule is none; name a rule, or "
                 "remove them"
